@@ -1,0 +1,1 @@
+"""The tray app: a view of the router."""

@@ -1,0 +1,41 @@
+"""One model of the catalog."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from router.memory.header import ModelHeader
+
+LLM = "llm"
+EMBEDDING = "embedding"
+RERANKING = "reranking"
+TYPES = (LLM, EMBEDDING, RERANKING)
+
+
+class Identity(Struct, frozen=True):
+    """What makes a file the same file: real path, size in bytes, modification time in nanoseconds."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class Model(Struct, frozen=True):
+    """A model that exists on disk.
+
+    `broken` says why it cannot be loaded ("" if it can); then `header` is None.
+    """
+
+    name: str
+    path: str
+    type: str
+    size_bytes: int
+    identity: Identity
+    header: ModelHeader | None = None
+    aliases: tuple[str, ...] = ()
+    broken: str = ""
+
+    @property
+    def context_length(self) -> int:
+        """The length the model was trained for, in tokens; 0 if unknown."""
+        return self.header.context_length if self.header else 0

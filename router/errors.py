@@ -1,0 +1,130 @@
+"""The one error shape: raised anywhere, rendered by the web layer, printed by the CLI, shown by the tray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RouterError(Exception):
+    """An error that a user is meant to read.
+
+    Attributes:
+        code: machine-readable, stable, `snake_case`.
+        status: the HTTP status that goes with it.
+        message: what happened and what to do, one or two sentences.
+        hint: an optional further way out, such as the exact setting to change.
+        param: the request field or setting at fault, if there is one.
+        retry_after_s: seconds after which trying again may help; sent as `Retry-After`.
+    """
+
+    code = "router_error"
+    status = 500
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        status: int | None = None,
+        hint: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.status = status or type(self).status
+        self.hint = hint
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def type(self) -> str:
+        """OpenAI's `type` for this status."""
+        if self.status in (401, 403):
+            return "authentication_error" if self.status == 401 else "permission_error"
+        if self.status < 500:
+            return "invalid_request_error"
+        return "server_error"
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's shape, ready for JSON."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "code": self.code,
+                "param": self.param,
+                "hint": self.hint,
+            }
+        }
+
+
+class BadRequest(RouterError):
+    code = "invalid_request"
+    status = 400
+
+
+class Forbidden(RouterError):
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(RouterError):
+    code = "not_found"
+    status = 404
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class Conflict(RouterError):
+    code = "conflict"
+    status = 409
+
+
+class SlotsPinned(Conflict):
+    """Every slot that a load could take is held by a pinned model."""
+
+    code = "slots_pinned_error"
+
+
+class TooLarge(RouterError):
+    code = "request_too_large"
+    status = 413
+
+
+class WorkerDied(RouterError):
+    code = "worker_died"
+    status = 502
+
+
+class LoadFailed(RouterError):
+    """The engine could not bring the model up; `message` carries the cause."""
+
+    code = "load_failed"
+    status = 502
+
+
+class Unavailable(RouterError):
+    code = "unavailable"
+    status = 503
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
+
+
+class ConfigError(RouterError):
+    """A settings, policy or model file that cannot be used; the message names file, key and expected form."""
+
+    code = "config_error"
+    status = 400
+
+
+class InstanceError(RouterError):
+    """Another instance runs, or the port is taken."""
+
+    code = "instance_error"
+    status = 409

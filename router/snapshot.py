@@ -1,0 +1,202 @@
+"""The one immutable picture of the router that everything shown anywhere is drawn from.
+
+Bytes are `int` bytes; `time` fields are Unix seconds; durations end in `_s`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+
+class Status(StrEnum):
+    """The state of the whole, worst first: `error`, `warning`, `loading`, `ready`."""
+
+    READY = "ready"
+    LOADING = "loading"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class ResidentState(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    EVICTING = "evicting"
+
+
+class DeviceState(StrEnum):
+    OK = "ok"
+    UNKNOWN = "unknown"
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class SegmentView(Struct, frozen=True):
+    """One resident's share of one device. `reserved` is the part of `bytes` that has not arrived yet."""
+
+    model: str
+    bytes: int
+    reserved: int = 0
+
+
+class DeviceView(Struct, frozen=True):
+    """One device. `total` and `free` are None while unknown; then `reason` says why.
+
+    `ours` are bytes that residents hold, `reserved` bytes that loads in flight are still to take,
+    `others` what other programs hold, `margin` what admission keeps free.
+    """
+
+    id: str
+    name: str
+    label: str
+    kind: str
+    total: int | None
+    free: int | None
+    ours: int
+    reserved: int
+    others: int
+    margin: int
+    state: DeviceState
+    reason: str = ""
+    segments: tuple[SegmentView, ...] = ()
+
+
+class ResidentView(Struct, frozen=True):
+    """One model with a worker process. `progress` is 0..1 while loading, else None."""
+
+    model: str
+    type: str
+    state: ResidentState
+    bytes: int
+    devices: dict[str, int]
+    memberships: tuple[str, ...]
+    pinned: bool
+    in_use: int
+    waiting: int
+    slots: int
+    last_use: float
+    progress: float | None = None
+    reason: str = ""
+    stuck: bool = False
+    pid: int | None = None
+    backend_url: str | None = None
+    launch_command: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    tokens_per_s: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self.in_use > 0
+
+
+class PolicyView(Struct, frozen=True):
+    """One registered policy. `count` is the number of distinct local language models among its candidates."""
+
+    name: str
+    enabled: bool
+    candidates: tuple[str, ...]
+    count: int
+    default_model: str
+    unresolved: tuple[str, ...] = ()
+
+
+class PoolView(Struct, frozen=True):
+    """The pool of language models. A limit of -1 means unlimited."""
+
+    autosize: bool
+    configured_limit: int
+    effective_limit: int
+    candidate_floor: int
+    loaded: int
+    loading: int
+    auto_evict: bool
+
+    @property
+    def exceeds_configured(self) -> bool:
+        """The pool may grow past what the user configured."""
+        return self.configured_limit >= 1 and self.effective_limit > self.configured_limit
+
+    @property
+    def at_risk(self) -> bool:
+        """It may, and nothing unloads idle models when other programs need the memory."""
+        return self.autosize and self.exceeds_configured and not self.auto_evict
+
+
+class QueueView(Struct, frozen=True):
+    waiting: int
+    waiting_bytes: int
+    by_model: dict[str, int]
+
+
+class FeedEntry(Struct, frozen=True):
+    """One decision or event: a machine-readable `code` and one plain sentence."""
+
+    id: int
+    time: float
+    code: str
+    message: str
+    severity: Severity = Severity.INFO
+    model: str | None = None
+    device: str | None = None
+    reason: str | None = None
+
+
+class NoticeView(Struct, frozen=True):
+    """A notice that is due and has not been told yet."""
+
+    id: str
+    title: str
+    text: str
+
+
+class ModelView(Struct, frozen=True):
+    """One model of the catalog, loaded or not. `broken` says why it cannot be loaded."""
+
+    name: str
+    type: str
+    size_bytes: int
+    context_length: int
+    aliases: tuple[str, ...] = ()
+    broken: str = ""
+
+
+class DownloadView(Struct, frozen=True):
+    """A download under way or ended. `total` is None until the server tells it."""
+
+    name: str
+    state: str
+    done: int
+    total: int | None
+    error: str = ""
+
+
+class Snapshot(Struct, frozen=True):
+    """Everything, at one moment. A higher `generation` is a later picture of the same run."""
+
+    generation: int
+    version: str
+    status: Status
+    endpoint: str
+    uptime_s: float
+    settings: dict[str, Any]
+    pool: PoolView
+    residents: tuple[ResidentView, ...] = ()
+    devices: tuple[DeviceView, ...] = ()
+    policies: tuple[PolicyView, ...] = ()
+    models: tuple[ModelView, ...] = ()
+    queue: QueueView = QueueView(0, 0, {})
+    feed: tuple[FeedEntry, ...] = ()
+    notices: tuple[NoticeView, ...] = ()
+    downloads: tuple[DownloadView, ...] = ()
+    effective_limits: dict[str, int] = {}
+    paused: bool = False
+    degraded: str = ""
+    simulated: bool = False
+    scanned: bool = False

@@ -1,0 +1,118 @@
+"""What the web layer needs of the router. The service implements it; tests may implement a small one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from router.catalog.model import Model
+from router.engines.base import Worker
+from router.policy.document import Policy
+from router.settings.schema import Settings
+from router.snapshot import FeedEntry, Snapshot
+
+
+class Lease(Protocol):
+    """One request's hold on a READY resident, from grant to the last byte."""
+
+    model: Model
+    worker: Worker
+
+    @property
+    def cut(self) -> asyncio.Future[str]:
+        """Done when the answer must end now; the result says why (`shutting_down`, `unloaded`, `worker_died`)."""
+
+    def release(self, *, tokens: int = 0, seconds: float = 0.0) -> None:
+        """Give the hold back. Idempotent, never blocks. `tokens` generated in `seconds` feed the rate shown."""
+
+
+class RouterApi(Protocol):
+    """The router as the web layer and the tray see it. Everything runs on the router's loop."""
+
+    @property
+    def settings(self) -> Settings:
+        """The values in force."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+
+    @property
+    def bound_hosts(self) -> tuple[str, ...]:
+        """Host names and literals under which the endpoint may be addressed."""
+
+    def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
+        """Call back with every new snapshot; the returned function ends that."""
+
+    def feed_since(self, last_id: int) -> tuple[FeedEntry, ...]:
+        """Feed entries with a higher id that are still kept, oldest first."""
+
+    def resolve(self, name: str) -> Model | Policy:
+        """The model or enabled policy of that name or alias.
+
+        Raises:
+            ModelNotFound: naming near matches.
+        """
+
+    def listing(self) -> tuple[Model | Policy, ...]:
+        """All models that can be loaded and all enabled policies, by name."""
+
+    async def acquire(self, model: str, *, policy: str | None = None, body_bytes: int = 0,
+                      keep_alive_s: float | None = None) -> Lease:
+        """Wait until the model is loaded and a slot is free.
+
+        Raises:
+            RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.
+        """
+
+    async def set_settings(self, changes: Mapping[str, Any]) -> int:
+        """Validate all, apply all or none, publish, persist. Returns the generation that shows the change.
+
+        Raises:
+            BadRequest: naming the key and the expected form; nothing was changed.
+        """
+
+    def settings_defaults(self) -> dict[str, Any]:
+        """Key to default."""
+
+    async def load(self, model: str, options: Mapping[str, Any]) -> None:
+        """Load and wait until it is ready. `options` may name `ctx_size`, `parallel`, `pinned`.
+
+        Raises:
+            RouterError: as `acquire`; BadRequest for an unknown or wrong option.
+        """
+
+    async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
+        """Drain and stop a model, or all of them. With `wait`, returns when the process is gone."""
+
+    def pin(self, model: str, pinned: bool) -> None:
+        """Protect a model from being chosen as a victim, or stop doing so."""
+
+    async def register_policy(self, document: Any) -> Policy:
+        """Register or replace a policy, persistently.
+
+        Raises:
+            BadRequest: with the JSON path of the fault; what was registered before stays.
+        """
+
+    async def delete_policy(self, name: str) -> None:
+        """Remove a registered policy.
+
+        Raises:
+            ModelNotFound: there is no policy of that name.
+        """
+
+    async def enable_policy(self, name: str, enabled: bool) -> None:
+        """Switch a policy on or off without deleting it."""
+
+    async def pull_demo(self) -> Awaitable[None]:
+        """Start fetching the demo model, or join the fetch under way. Await the result for its end."""
+
+    def simulate(self, change: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a simulated device (`--simulate` only).
+
+        Raises:
+            NotFound: the router does not simulate.
+            BadRequest: naming the field.
+        """
