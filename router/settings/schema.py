@@ -6,13 +6,25 @@ this declaration: a field's type, default, range, title, help text, group and wh
 
 from __future__ import annotations
 
+import difflib
+import functools
+import json
+import math
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
+from router.errors import BadRequest
+
 UNLIMITED = -1
+ENV_PREFIX: Final = "LEMON_TRAY_"
 
 
 class Applies(StrEnum):
@@ -24,8 +36,23 @@ class Applies(StrEnum):
     RESTART = "restart"
 
 
-def _about(title: str, help_text: str, group: str, applies: Applies, **limits: Any) -> Meta:
-    return Meta(title=title, description=help_text, extra={"group": group, "applies": applies}, **limits)
+def _about(
+    title: str,
+    help_text: str,
+    group: str,
+    applies: Applies,
+    *,
+    special: Mapping[int, str] = types.MappingProxyType({}),
+    least: int | None = None,
+    **limits: Any,
+) -> Meta:
+    """A field's description.
+
+    `special` are values with a meaning of their own; `least` is where the ordinary range begins, if that is
+    above `ge`: what lies between is allowed only if it is special.
+    """
+    extra = {"group": group, "applies": applies, "special": dict(special), "least": least}
+    return Meta(title=title, description=help_text, extra=extra, **limits)
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +75,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             "How many models of one type may stay loaded: 1 or more, or -1 for no limit.",
             "Pool",
             Applies.LIVE_MAY_EVICT,
+            special={UNLIMITED: "no limit"},
+            least=1,
             ge=-1,
             le=1024,
         ),
@@ -79,6 +108,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             "Seconds after the last answer until an idle model is unloaded; 0: when idle; -1: never.",
             "Pool",
             Applies.LIVE_MAY_EVICT,
+            special={-1: "never", 0: "when idle"},
+            least=1,
             ge=-1,
             le=31_536_000,
         ),
@@ -90,6 +121,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             "Context in tokens; 0: the model's own, at most 16384.",
             "Models",
             Applies.NEXT_LOAD,
+            special={0: "the model's own, at most 16384"},
+            least=1,
             ge=0,
             le=1 << 24,
         ),
@@ -107,13 +140,20 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1
     max_parallel_loads: Annotated[
         int,
-        _about("Parallel loads", "How many models may load at the same time.", "Models", Applies.LIVE, ge=1, le=16),
+        _about(
+            "Parallel loads",
+            "How many models may load at the same time.",
+            "Models",
+            Applies.LIVE,
+            ge=1,
+            le=16,
+        ),
     ] = 2
     load_stall_timeout_s: Annotated[
         int,
         _about(
             "Load stall limit",
-            "Seconds without any progress after which a load is given up. There is no limit on a load's length.",
+            "Seconds without any progress after which a load is given up; its length has no limit.",
             "Models",
             Applies.NEXT_LOAD,
             ge=5,
@@ -179,7 +219,16 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "127.0.0.1"
     port: Annotated[
         int,
-        _about("Port", "Port of the endpoint; 0: any free one.", "Endpoint", Applies.RESTART, ge=0, le=65_535),
+        _about(
+            "Port",
+            "Port of the endpoint; 0: any free one.",
+            "Endpoint",
+            Applies.RESTART,
+            special={0: "any free port"},
+            least=1,
+            ge=0,
+            le=65_535,
+        ),
     ] = 13305
     allow_unauthenticated_lan: Annotated[
         bool,
@@ -197,7 +246,15 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SettingInfo(Struct, frozen=True):
-    """One setting, described for people and for programs that draw it."""
+    """One setting, described for people and for programs that draw it.
+
+    Attributes:
+        applies: when a change acts.
+        type: `bool`, `int`, `float`, `str` or `list` (of texts).
+        minimum, maximum: the limits of a number, both allowed; of a text, its length.
+        special: numbers with a meaning of their own, such as -1 for no limit. They lie within the limits.
+        least: where the ordinary range begins, if above `minimum`; below it only `special` is allowed.
+    """
 
     key: str
     title: str
@@ -208,8 +265,206 @@ class SettingInfo(Struct, frozen=True):
     default: Any
     minimum: float | None
     maximum: float | None
+    special: Mapping[int, str] = {}
+    least: int | None = None
 
     @property
     def environment(self) -> str:
         """The environment variable that overrides it."""
-        return f"LEMON_TRAY_{self.key.upper()}"
+        return f"{ENV_PREFIX}{self.key.upper()}"
+
+    @property
+    def expected(self) -> str:
+        """The form of a value, in words: `a whole number from 1 to 1024, or -1 for no limit`."""
+        match self.type:
+            case "bool":
+                return "true or false"
+            case "list":
+                return "a list of full folder paths"
+            case "str":
+                return f"a text of {self.minimum:.0f} to {self.maximum:.0f} characters"
+            case "float":
+                return f"a number from {self.minimum} to {self.maximum}"
+        low = self.least if self.least is not None else self.minimum
+        words = [f"a whole number from {low:.0f} to {self.maximum:.0f}"]
+        words += [f"{value} for {meaning}" for value, meaning in self.special.items()]
+        return ", or ".join(words)
+
+
+_TYPE_NAMES: Final = {bool: "bool", int: "int", float: "float", str: "str", tuple[str, ...]: "list"}
+
+
+@functools.cache
+def describe() -> tuple[SettingInfo, ...]:
+    """Every setting, in the order of the declaration."""
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    return tuple(
+        _info(field.name, field.default, hints[field.name]) for field in msgspec.structs.fields(Settings)
+    )
+
+
+def _info(key: str, default: Any, hint: Any) -> SettingInfo:
+    plain, meta = typing.get_args(hint)
+    extra = meta.extra
+    return SettingInfo(
+        key=key,
+        title=meta.title,
+        help=meta.description,
+        group=extra["group"],
+        applies=extra["applies"],
+        type=_TYPE_NAMES[plain],
+        default=default,
+        minimum=meta.ge if meta.ge is not None else meta.min_length,
+        maximum=meta.le if meta.le is not None else meta.max_length,
+        special=extra["special"],
+        least=extra["least"],
+    )
+
+
+@functools.cache
+def _by_key() -> dict[str, SettingInfo]:
+    return {info.key: info for info in describe()}
+
+
+def info_of(key: str) -> SettingInfo:
+    """The description of one setting.
+
+    Raises:
+        BadRequest: there is no such setting; the message names the nearest.
+    """
+    found = _by_key().get(key)
+    if found is None:
+        near = nearest(key)
+        advice = f" (did you mean {near}?)" if near else ""
+        raise BadRequest(f"{key}: no such setting{advice}", code="unknown_setting", param=key)
+    return found
+
+
+def nearest(key: str) -> str | None:
+    """The known setting whose name is most like this one, if any is."""
+    found = difflib.get_close_matches(str(key).lower(), list(_by_key()), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def check(key: str, value: Any) -> Any:
+    """The value in the form that `Settings` holds, if it is one that the setting takes.
+
+    Nothing is converted but a list to a tuple and a whole number to a float: text is never read as a number
+    here, `true` is never 1, and 8080.0 is no whole number.
+
+    Raises:
+        BadRequest: naming the key, the expected form and the value given.
+    """
+    info = info_of(key)
+    accepted = _accept(info, value)
+    if accepted is None:
+        raise BadRequest(
+            f"{key}: expected {info.expected}; got {shown(value)}", code="invalid_setting", param=key
+        )
+    return accepted
+
+
+def _accept(info: SettingInfo, value: Any) -> Any | None:
+    match info.type:
+        case "bool":
+            return value if isinstance(value, bool) else None
+        case "int":
+            if not isinstance(value, int) or isinstance(value, bool):
+                return None
+            return value if value in info.special or _within(info, value) else None
+        case "float":
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not _within(info, value):
+                return None
+            return float(value)
+        case "str":
+            if not isinstance(value, str) or not _clean(value) or not _within(info, len(value)):
+                return None
+            return value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        return None
+    if not all(_clean(item) and (os.path.isabs(item) or item.startswith("~")) for item in value):
+        return None
+    return tuple(dict.fromkeys(value))
+
+
+def _within(info: SettingInfo, value: float) -> bool:
+    # Not a number compares false with everything, so it falls outside here.
+    low = info.least if info.least is not None else info.minimum
+    return (low is None or value >= low) and (info.maximum is None or value <= info.maximum)
+
+
+def _clean(text: str) -> bool:
+    """Printable, and writable as UTF-8."""
+    return text.isprintable() and bool(text.strip())
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: JSON, cut short."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}infinity"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def parse(key: str, text: str) -> Any:
+    """The value of a setting written as text: on a command line or in an environment variable.
+
+    Switches take true/false, yes/no, on/off, 1/0; lists take a JSON list, or paths with the system's path
+    separator between them; an empty text is an empty list.
+
+    Raises:
+        BadRequest: as `check`.
+    """
+    info = info_of(key)
+    value: Any = text
+    stripped = text.strip()
+    try:
+        match info.type:
+            case "bool":
+                value = {"true": True, "yes": True, "on": True, "1": True}.get(
+                    stripped.lower(),
+                    {"false": False, "no": False, "off": False, "0": False}.get(stripped.lower(), text),
+                )
+            case "int" if re.fullmatch(r"[+-]?[0-9]{1,19}", stripped):
+                value = int(stripped)
+            case "float":
+                value = float(stripped)
+            case "list" if stripped.startswith("["):
+                value = json.loads(stripped)
+            case "list":
+                value = [item for item in text.split(os.pathsep) if item]
+    except ValueError:
+        value = text
+    return check(key, value)
+
+
+def apply(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with these changes: all of them, or none.
+
+    Raises:
+        BadRequest: naming every key at fault; `param` is the first.
+    """
+    accepted: dict[str, Any] = {}
+    faults: list[BadRequest] = []
+    for key, value in changes.items():
+        try:
+            accepted[key] = check(key, value)
+        except BadRequest as fault:
+            faults.append(fault)
+    if faults:
+        raise BadRequest(
+            " | ".join(fault.message for fault in faults), code=faults[0].code, param=faults[0].param
+        )
+    return msgspec.structs.replace(settings, **accepted)
+
+
+def as_dict(settings: Settings) -> dict[str, Any]:
+    """Key to value, in the order of the declaration, ready for JSON."""
+    return {
+        key: list(v) if isinstance(v, tuple) else v for key, v in msgspec.structs.asdict(settings).items()
+    }
+
+
+def defaults() -> dict[str, Any]:
+    """Key to default."""
+    return as_dict(Settings())

@@ -1,0 +1,96 @@
+"""Writing and reading small files so that a crash or a full disk leaves the old one whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file's contents, all or nothing, readable by its owner only. Blocks: call it off the loop.
+
+    A symbolic link stays a link: the file it leads to is replaced.
+
+    Raises:
+        OSError: nothing was changed.
+    """
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder last through a power cut, as far as the file system can."""
+    # The new contents are in place by now; a file system without this call is no reason to report a failure.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that cannot be used to `NAME.corrupt-TIME` beside it; returns the new path.
+
+    Raises:
+        OSError: it could not be renamed.
+    """
+    target = Path(os.path.realpath(path))
+    base = f"{target.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}"
+    aside = target.with_name(base)
+    count = 1
+    while aside.exists():
+        count += 1
+        aside = target.with_name(f"{base}-{count}")
+    os.replace(target, aside)
+    return aside
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """A JSON object, read so that what is odd can be named instead of lost: not-a-number is let through.
+
+    Raises:
+        ValueError: it is no JSON object, or an object in it names a key twice; the text says where.
+    """
+    try:
+        value = json.loads(data, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"it names {json.dumps(twice)} twice")
+    return found
+
+
+def write_object(value: dict[str, Any]) -> bytes:
+    """The bytes of a JSON object as people edit it."""
+    try:
+        return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:
+        # A text with half a surrogate pair can be written only with escapes.
+        return (json.dumps(value, indent=2) + "\n").encode()
