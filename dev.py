@@ -1,0 +1,648 @@
+#!/usr/bin/env python3
+"""Sets up a checkout of Lemon Tray and runs it: one file, the standard library only.
+
+Each command first makes ready what it needs and is not there yet: a virtual environment in `.venv`, the
+packages of the lock file (checked by hash), and the system's libraries. A second start finds that done
+and goes on at once.
+
+Exit codes of the set-up: 2 when you have to do something first (the message says what), 3 when something
+could not be fetched.
+"""
+
+import sys
+
+if sys.version_info < (3, 11):  # before anything that an older Python would stumble over
+    sys.exit(
+        f"Lemon Tray needs Python 3.11 or newer, and this is {sys.version.split()[0]}: "
+        "run dev.py with a newer one, such as python3.11."
+    )
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shlex
+import shutil
+import ssl
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NoReturn
+
+ROOT = Path(__file__).resolve().parent
+NEEDS_YOU = 2
+NOT_FETCHED = 3
+
+USAGE = """\
+Usage: python3 dev.py COMMAND [ARGUMENTS]
+
+  run [ARGUMENTS]     start the tray app from this checkout, such as: run --demo; run serve --port 13305
+  test [ARGUMENTS]    run the tests; arguments go to pytest
+  test --long         run the long randomised tests instead
+  lint                ruff, mypy and the import rules
+  bench [NAME ...]    run the benchmarks in tests/bench, or those named
+  shots [ARGUMENTS]   take the pictures of the documentation
+  lock [--upgrade]    write the lock files anew from pyproject.toml
+"""
+
+# What Qt's wheel expects of the system: the file that the loader looks for, and Debian's package with it.
+QT_LIBRARIES = {
+    "libEGL.so.1": "libegl1",
+    "libGL.so.1": "libgl1",
+    "libdbus-1.so.3": "libdbus-1-3",
+    "libfontconfig.so.1": "libfontconfig1",
+    "libglib-2.0.so.0": "libglib2.0-0",
+    "libxkbcommon.so.0": "libxkbcommon0",
+}
+# And what its X11 plugin expects besides. Others come along as dependencies of these.
+X11_LIBRARIES = {
+    "libxcb-cursor.so.0": "libxcb-cursor0",
+    "libxcb-icccm.so.4": "libxcb-icccm4",
+    "libxcb-keysyms.so.1": "libxcb-keysyms1",
+    "libxcb-shape.so.0": "libxcb-shape0",
+    "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
+}
+# What the end-to-end tests start: the command, and Debian's package with it.
+DESKTOP_TOOLS = {
+    "Xvfb": "xvfb",
+    "dbus-launch": "dbus-x11",
+    "import": "imagemagick",
+    "openbox": "openbox",
+    "trayer": "trayer",
+    "xdotool": "xdotool",
+    "xprop": "x11-utils",
+}
+FONT_PACKAGE = "fonts-dejavu-core"
+CERTIFICATES_PACKAGE = "ca-certificates"
+
+# Loads what the app loads of Qt, and on Linux the plugins that draw, as the app would.
+QT_PROBE = """
+import ctypes, pathlib, sys, PySide6
+from PySide6 import QtDBus, QtNetwork, QtSvg, QtWidgets
+for plugin in ("libqxcb.so", "libqoffscreen.so") if sys.platform == "linux" else ():
+    ctypes.CDLL(str(pathlib.Path(PySide6.__file__).parent / "Qt" / "plugins" / "platforms" / plugin))
+"""
+
+
+class Stop(Exception):
+    """The set-up can't go on. The text is for the user; `code` is dev.py's exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def say(text: str) -> None:
+    """One line of progress, on stderr at once: stdout belongs to what is run."""
+    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+
+
+# --- the system's packages ---------------------------------------------------------------------------
+
+
+def loads(library: str) -> bool:
+    """Whether the dynamic loader finds the library and all that it needs in turn."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def has_font(folders: Iterable[Path] | None = None) -> bool:
+    """Whether any scalable font is installed. Without one, Qt draws all text as boxes."""
+    if folders is None:
+        home = Path.home()
+        data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+        folders = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"), data / "fonts", home / ".fonts")
+    return any(
+        name.lower().endswith((".ttf", ".otf", ".ttc", ".pfb"))
+        for folder in folders
+        for _, _, files in os.walk(folder)
+        for name in files
+    )
+
+
+def has_certificates() -> bool:
+    """Whether TLS finds any certificate authority to trust."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        return True
+    return bool(paths.capath and any(Path(paths.capath).iterdir()))
+
+
+def missing_libraries(libraries: Mapping[str, str], loads: Callable[[str], bool] = loads) -> list[str]:
+    """Debian's packages of those libraries that can't be loaded."""
+    return [package for library, package in libraries.items() if not loads(library)]
+
+
+def missing_tools(find: Callable[[str], str | None] = shutil.which) -> list[str]:
+    """Debian's packages of those tools of the end-to-end tests that are not on PATH."""
+    return [package for tool, package in DESKTOP_TOOLS.items() if find(tool) is None]
+
+
+def missing_for_qt() -> list[str]:
+    """Debian's packages that a window on X11 still needs."""
+    missing = missing_libraries(QT_LIBRARIES) + missing_libraries(X11_LIBRARIES)
+    if not has_font():
+        missing.append(FONT_PACKAGE)
+    return missing
+
+
+def apt_line(packages: Sequence[str], *, sudo: bool) -> str:
+    """The line that installs the packages on Debian and Ubuntu."""
+    apt = "sudo apt-get" if sudo else "apt-get"
+    return f"{apt} update && {apt} install -y --no-install-recommends {' '.join(packages)}"
+
+
+def how_to_install(packages: Sequence[str], *, has_apt: bool) -> str:
+    """What a user without the rights or without apt has to do."""
+    if has_apt:
+        return f"Type this line, then the same command again:\n\n  {apt_line(packages, sudo=True)}\n"
+    return (
+        "There is no apt here: install what these packages of Debian bring, under the names that your system "
+        f"gives them, then type the same command again:\n\n  {' '.join(packages)}\n"
+    )
+
+
+def may_install() -> bool:
+    """Whether this process can install packages itself."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install(packages: Sequence[str], purpose: str) -> None:
+    """Install Debian packages, or say how.
+
+    Raises:
+        Stop: it needs the user, or apt failed.
+    """
+    if not packages:
+        return
+    if not may_install():
+        has_apt = shutil.which("apt-get") is not None
+        raise Stop(
+            f"{purpose} needs packages that are not here. {how_to_install(packages, has_apt=has_apt)}",
+            NEEDS_YOU,
+        )
+    say(f"installing {', '.join(packages)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    # Another apt, such as the nightly upgrade, holds the lock for a while at most.
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-q"]
+    # A failed update is no end: one source of several may be down, and the install tells.
+    subprocess.run(
+        [*apt, "update"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    done = subprocess.run(
+        [*apt, "install", "-y", "--no-install-recommends", *packages],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        reason = last_line(done.stdout, "E: ") or f"exit code {done.returncode}"
+        raise Stop(
+            f"apt-get could not install {' '.join(packages)}: {reason}. Check the network, then type the "
+            "same command again.",
+            NOT_FETCHED,
+        )
+
+
+def last_line(output: str, prefix: str) -> str:
+    """The last line of a tool's output that begins with the prefix, without it; "" if there is none."""
+    found = [line for line in output.splitlines() if line.startswith(prefix)]
+    return found[-1].removeprefix(prefix).strip().rstrip(".") if found else ""
+
+
+# --- the virtual environment -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The virtual environment of a checkout.
+
+    What has been done is written in one file inside it, last of all and in one step: `WORKING` while
+    packages are being changed, else the group and what it was made from. So an interrupted set-up is
+    known at the next start, which makes the environment anew.
+    """
+
+    root: Path
+    python: str
+
+    WORKING = "working"
+    LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # noqa: RUF012 - a constant
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv"
+
+    @property
+    def stamp(self) -> Path:
+        return self.venv / "lemon-tray-setup"
+
+    @property
+    def interpreter(self) -> Path:
+        return self.venv / "bin" / "python"
+
+    def wanted(self, group: str) -> str:
+        """What the stamp says when the group is installed: changes with whatever calls for a new set-up."""
+        project = tomllib.loads((self.root / "pyproject.toml").read_text(encoding="utf-8"))
+        digest = hashlib.sha256()
+        for part in (
+            (self.root / self.LOCKS[group]).read_bytes(),
+            repr([project.get(table) for table in ("project", "build-system")]).encode(),
+            repr(project.get("tool", {}).get("hatch")).encode(),
+            (self.root / "router" / "version.py").read_bytes(),
+            repr((sys.version_info[:2], str(self.root))).encode(),
+        ):
+            digest.update(hashlib.sha256(part).digest())
+        return f"{group} {digest.hexdigest()}"
+
+    def written(self) -> str:
+        """What the stamp says; "" if there is none."""
+        try:
+            return self.stamp.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return ""
+
+    def write(self, text: str) -> None:
+        temporary = self.stamp.with_suffix(".new")
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(self.stamp)
+
+    def ready(self, group: str) -> bool:
+        """Whether the group is installed. The development group holds the other."""
+        written = self.written()
+        return bool(written) and written in {self.wanted(each) for each in dict.fromkeys((group, "dev"))}
+
+    def broken(self) -> str:
+        """Why the environment has to be made anew, or ""."""
+        if not self.venv.exists():
+            return ""
+        if self.written() == self.WORKING:
+            return "the last set-up was interrupted"
+        try:
+            found = subprocess.run(
+                [self.interpreter, "-c", "import pip, sys; print(*sys.version_info[:2], sys.prefix)"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return "its Python does not run any more"
+        if found != f"{sys.version_info[0]} {sys.version_info[1]} {self.venv}":
+            return "it was made by another Python or in another place"
+        return ""
+
+    def make(self) -> None:
+        """Make the environment, if it is missing or broken.
+
+        Raises:
+            Stop: it needs the user, or something could not be fetched.
+        """
+        if reason := self.broken():
+            say(f"making .venv anew: {reason}")
+            if self.venv.is_symlink():
+                self.venv.unlink()
+            else:
+                shutil.rmtree(self.venv)
+        if self.venv.exists():
+            return
+        if not can_make_venv(self.python):
+            # Debian takes this part out of Python and packs it for each version of it.
+            version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            install([f"python{version}-venv"], "A virtual environment")
+            if not can_make_venv(self.python):
+                raise Stop(
+                    f"{self.python} cannot make virtual environments: its modules venv and ensurepip are "
+                    "missing. Install a complete Python 3.11 or newer and run dev.py with it.",
+                    NEEDS_YOU,
+                )
+        say("making .venv")
+        self.venv.mkdir()
+        self.write(self.WORKING)
+        done = run_quietly([self.python, "-m", "venv", str(self.venv)])
+        if done.returncode:
+            raise Stop(f"Could not make .venv: {tail(done.stdout)}", NEEDS_YOU)
+
+    def install(self, group: str) -> None:
+        """Install the group's locked packages and the project itself, editable.
+
+        Raises:
+            Stop: something could not be fetched or did not match its hash.
+        """
+        say(f"installing the packages of {self.LOCKS[group]}")
+        self.write(self.WORKING)
+        pip = [str(self.interpreter), "-m", "pip", "install", "--no-input", "--no-deps"]
+        lock = self.root / self.LOCKS[group]
+        done = run_quietly([*pip, "--require-hashes", "--only-binary=:all:", "-r", str(lock)])
+        if done.returncode:
+            raise Stop(explain_pip(done.stdout), NOT_FETCHED)
+        # The build backend is one of the locked packages, so this needs nothing from outside.
+        done = run_quietly([*pip, "--no-index", "--no-build-isolation", "--editable", str(self.root)])
+        if done.returncode:
+            raise Stop(f"Could not install the project into .venv: {tail(done.stdout)}", NOT_FETCHED)
+
+    def probe_qt(self) -> None:
+        """Load Qt as the app will.
+
+        Raises:
+            Stop: a library is missing that no package of the lists above brings.
+        """
+        done = run_quietly([str(self.interpreter), "-c", QT_PROBE])
+        if done.returncode:
+            raise Stop(f"Qt does not load here: {tail(done.stdout)}", NEEDS_YOU)
+
+    def ensure(self, group: str, *, packages: Callable[[], Sequence[str]] = list, purpose: str = "") -> None:
+        """Make everything ready. With nothing to do this takes no lock and starts no program.
+
+        `packages` names the system's packages that are missing, if any; `purpose` is what needs them.
+
+        Raises:
+            Stop: it needs the user, or something could not be fetched.
+        """
+        if self.ready(group) and not packages():
+            return
+        with alone(self.root / ".venv.lock"):
+            # Asked again: the one before us may have done it all.
+            install(packages(), purpose)
+            if self.ready(group):
+                return
+            self.make()
+            if self.written().startswith("dev "):
+                group = "dev"
+            wanted = self.wanted(group)
+            self.install(group)
+            if purpose:
+                self.probe_qt()
+            self.write(wanted)
+
+
+def can_make_venv(python: str) -> bool:
+    """Whether that Python can make a virtual environment with pip in it."""
+    return run_quietly([python, "-c", "import ensurepip, venv"]).returncode == 0
+
+
+def base_python() -> str:
+    """The interpreter that environments are made with: never one inside an environment."""
+    if sys.prefix == sys.base_prefix:
+        return sys.executable
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return str(Path(sys.base_prefix) / "bin" / f"python{version}")
+
+
+def run_quietly(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run to the end with all output collected, and with pip's own settings that would spoil a venv off."""
+    environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "LC_ALL": "C.UTF-8"}
+    environment.pop("PYTHONHOME", None)
+    environment.pop("PIP_TARGET", None)
+    return subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def tail(output: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+NETWORK_WORDS = (
+    "ConnectionError",
+    "ConnectTimeout",
+    "MaxRetryError",
+    "Name or service not known",
+    "NameResolutionError",
+    "Network is unreachable",
+    "NewConnectionError",
+    "ProxyError",
+    "ReadTimeout",
+    "SSLError",
+    "Temporary failure in name resolution",
+)
+
+
+def explain_pip(output: str) -> str:
+    """One line for what pip printed when it failed."""
+    error = last_line(output, "ERROR: ") or tail(output)
+    if "DO NOT MATCH THE HASHES" in output:
+        return (
+            "A package that was fetched is not the one of the lock file: its hash differs. Nothing of it was "
+            "installed. Check which package index your pip uses (pip config list)."
+        )
+    if any(word in output for word in NETWORK_WORDS):
+        return (
+            f"The packages could not be fetched ({error}). Check the network and pip's settings "
+            "(pip config list), then type the same command again."
+        )
+    return f"pip could not install the packages: {error}"
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the checkout's set-up for this process; wait for another one to end."""
+    import fcntl  # not on Windows, where main() has said so by now
+
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("another dev.py is setting up this checkout; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+# --- the commands ------------------------------------------------------------------------------------
+
+
+def replace(command: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
+    """Become the program, so that signals and its exit code are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], list(command), {**os.environ, **(environment or {})})
+
+
+def opens_window(arguments: Sequence[str]) -> bool:
+    """Whether these arguments of the app start the tray app, rather than one of its other commands."""
+    return not arguments or arguments[0].startswith("-") or arguments[0] == "run"
+
+
+def missing_to_run(arguments: Sequence[str]) -> list[str]:
+    """Debian's packages that the app needs for these arguments. Other systems bring all of it."""
+    if sys.platform != "linux":
+        return []
+    missing = [] if has_certificates() else [CERTIFICATES_PACKAGE]
+    return missing + missing_for_qt() if opens_window(arguments) else missing
+
+
+def missing_to_test() -> list[str]:
+    """Debian's packages that tests need. The end-to-end tests' tools only where they can be installed."""
+    missing = missing_to_run(())
+    return missing + missing_tools() if may_install() else missing
+
+
+def command_run(setup: Setup, arguments: list[str]) -> int:
+    purpose = "The tray app" if opens_window(arguments) else ""
+    setup.ensure("run", packages=lambda: missing_to_run(arguments), purpose=purpose)
+    # -P: a folder named `router` where the user happens to stand must not be taken for ours.
+    replace([str(setup.interpreter), "-P", "-m", "lemon_tray", *arguments])
+
+
+def ensure_tests(setup: Setup) -> None:
+    setup.ensure("dev", packages=missing_to_test, purpose="The tests")
+    if tools := missing_tools():
+        how = how_to_install(tools, has_apt=shutil.which("apt-get") is not None)
+        say(f"the end-to-end tests will be skipped, their tools are not here. {how}")
+
+
+def command_test(setup: Setup, arguments: list[str]) -> int:
+    ensure_tests(setup)
+    os.chdir(setup.root)
+    long = "--long" in arguments
+    rest = [argument for argument in arguments if argument != "--long"]
+    chosen = "long" if long else "not long"
+    profile = {"HYPOTHESIS_PROFILE": "long"} if long else {}
+    replace([str(setup.interpreter), "-m", "pytest", "-m", chosen, *rest], profile)
+
+
+def run_all(commands: Sequence[Sequence[str]], root: Path) -> int:
+    """Run each command whatever the ones before it said; 1 if any failed."""
+    failed = []
+    for command in commands:
+        print(f"$ {shlex.join([Path(command[0]).name, *command[1:]])}", flush=True)
+        if subprocess.run(command, cwd=root, check=False).returncode:
+            failed.append(Path(command[0]).name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+def command_lint(setup: Setup, arguments: list[str]) -> int:
+    if arguments:
+        raise Stop("lint takes no arguments.", NEEDS_YOU)
+    setup.ensure("dev")
+    tools = setup.venv / "bin"
+    return run_all(
+        [
+            [str(tools / "ruff"), "check", "."],
+            [str(tools / "ruff"), "format", "--check", "."],
+            [str(tools / "mypy"), "dev.py", "router", "lemon_tray"],
+            [str(tools / "lint-imports"), "--no-cache"],
+        ],
+        setup.root,
+    )
+
+
+def command_bench(setup: Setup, arguments: list[str]) -> int:
+    folder = setup.root / "tests" / "bench"
+    known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    if unknown := [name for name in arguments if name not in known]:
+        raise Stop(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(known)}.", NEEDS_YOU)
+    ensure_tests(setup)
+    names = arguments or known
+    return run_all([[str(setup.interpreter), str(folder / f"{name}.py")] for name in names], setup.root)
+
+
+def command_shots(setup: Setup, arguments: list[str]) -> int:
+    ensure_tests(setup)
+    replace([str(setup.interpreter), str(setup.root / "tests" / "e2e" / "shots.py"), *arguments])
+
+
+def pip_index(python: str) -> str | None:
+    """The package index that pip is set to on this machine, if it is not the usual one."""
+    done = run_quietly([python, "-m", "pip", "config", "get", "global.index-url"])
+    index = os.environ.get("PIP_INDEX_URL") or (tail(done.stdout) if done.returncode == 0 else "")
+    return index or None
+
+
+def command_lock(setup: Setup, arguments: list[str]) -> int:
+    """Resolve anew for every platform and Python, with uv from an environment of its own."""
+    if arguments not in ([], ["--upgrade"]):
+        raise Stop("lock takes no argument but --upgrade.", NEEDS_YOU)
+    setup.ensure("run")
+    with tempfile.TemporaryDirectory(prefix="lemon-tray-lock-") as folder:
+        if run_quietly([str(setup.interpreter), "-m", "venv", folder]).returncode:
+            raise Stop("Could not make an environment for uv.", NEEDS_YOU)
+        done = run_quietly([f"{folder}/bin/python", "-m", "pip", "install", "--no-input", "uv>=0.9"])
+        if done.returncode:
+            raise Stop(explain_pip(done.stdout), NOT_FETCHED)
+        index = pip_index(str(setup.interpreter))
+        for group, lock in setup.LOCKS.items():
+            compiled = subprocess.run(
+                [
+                    *(f"{folder}/bin/uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes"),
+                    *(
+                        "--python-version",
+                        "3.11",
+                        "--no-annotate",
+                        "--no-emit-index-url",
+                        "--no-emit-find-links",
+                    ),
+                    *("--group", "build", *(("--group", "dev") if group == "dev" else ())),
+                    *(("--default-index", index) if index else ()),
+                    # What both files name must be the same release in both.
+                    *(("--constraints", setup.LOCKS["run"]) if group == "dev" else ()),
+                    *("--custom-compile-command", "python3 dev.py lock", *arguments),
+                    *("pyproject.toml", "--output-file", lock),
+                ],
+                cwd=setup.root,
+                check=False,
+            )
+            if compiled.returncode:
+                raise Stop(f"uv could not resolve {lock}.", NOT_FETCHED)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
+    "run": command_run,
+    "test": command_test,
+    "lint": command_lint,
+    "bench": command_bench,
+    "shots": command_shots,
+    "lock": command_lock,
+}
+
+
+def main(arguments: Sequence[str], errors: IO[str] = sys.stderr) -> int:
+    """Run one command.
+
+    Returns: the exit code.
+    """
+    if os.name == "nt":
+        print("dev.py does not know Windows yet: it sets up Linux and macOS.", file=errors)
+        return NEEDS_YOU
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if name not in COMMANDS:
+        print(f"dev.py knows no command {name!r}.\n\n{USAGE}", end="", file=errors)
+        return NEEDS_YOU
+    try:
+        return COMMANDS[name](Setup(ROOT, base_python()), rest)
+    except Stop as stop:
+        print(f"dev.py: {stop}", file=errors)
+        return stop.code
+    except OSError as error:  # a full disk, a folder that can't be written
+        print(f"dev.py: {error}", file=errors)
+        return NEEDS_YOU
+    except KeyboardInterrupt:
+        print("dev.py: stopped; the next start mends what was left half done.", file=errors)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
