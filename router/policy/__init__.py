@@ -1,1 +1,1 @@
-"""policy."""
+"""Routing policies: documents that choose a model for each request."""
