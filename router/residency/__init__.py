@@ -1,1 +1,1 @@
-"""residency."""
+"""What is loaded, and what may be: desired state, actual state, one pure plan, one reconciler."""

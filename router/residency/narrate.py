@@ -1,0 +1,273 @@
+"""Decisions in plain words: each one entry in the feed and one line in the log.
+
+Past tense for what is done, present for what goes on; who, which model, where, how much, why, in that order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from router.devices.base import DeviceReading
+from router.engines.base import Exit
+from router.errors import RouterError
+from router.residency.desire import Desired
+from router.residency.feed import Feed
+from router.residency.table import Resident
+from router.residency.world import Drain, Why
+from router.settings.schema import UNLIMITED
+from router.snapshot import PoolView, Severity
+from router.units import gib
+
+log = logging.getLogger("router.residency")
+
+LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
+
+
+class Narrator:
+    """Writes the feed."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._labels: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+
+    def _tell(
+        self,
+        code: str,
+        message: str,
+        *,
+        severity: Severity = Severity.INFO,
+        model: str | None = None,
+        device: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._feed.add(code, message, severity=severity, model=model, device=device, reason=reason)
+        log.log(LEVELS[severity], "%s", message, extra={"event": code, "model": model, "reason": reason})
+
+    # Residents
+
+    def loading(self, resident: Resident, readings: Iterable[DeviceReading]) -> None:
+        self._labels.update({r.device.id: r.device.label for r in readings})
+        self._refused.pop(resident.model.name, None)
+        needs = sum(resident.spec.booking.values())
+        self._tell(
+            "admit",
+            f"Loading {resident.model.name}{self._on(resident)}: needs {gib(needs)}.",
+            model=resident.model.name,
+            device=self._device(resident),
+        )
+
+    def ready(self, resident: Resident) -> None:
+        self._tell(
+            "ready",
+            f"Loaded {resident.model.name}{self._on(resident)} in {resident.load_s:.1f} s.",
+            model=resident.model.name,
+            device=self._device(resident),
+        )
+
+    def unloaded(self, resident: Resident, drain: Drain) -> None:
+        size = gib(sum(resident.spec.booking.values()))
+        where = self._where(resident)
+        self._tell(
+            "evict",
+            f"Unloaded {resident.model.name}{f' from {where}' if where else ''} ({size}){_reason(drain)}.",
+            model=resident.model.name,
+            device=self._device(resident),
+            reason=drain.why,
+        )
+
+    def draining(self, resident: Resident, drain: Drain) -> None:
+        count = len(resident.leases)
+        running = "1 request is" if count == 1 else f"{count} requests are"
+        self._tell(
+            "drain",
+            f"{resident.model.name} takes no new request{_reason(drain)}: {running} still running.",
+            model=resident.model.name,
+            reason=drain.why,
+        )
+
+    def load_cancelled(self, resident: Resident, drain: Drain) -> None:
+        self._tell(
+            "load_cancelled",
+            f"Cancelled loading {resident.model.name}{_reason(drain)}.",
+            model=resident.model.name,
+            reason=drain.why,
+        )
+
+    def kept_as_helper(self, resident: Resident, why: Why) -> None:
+        self._tell(
+            "kept_as_helper",
+            f"{resident.model.name} stays loaded only for routing decisions now.",
+            model=resident.model.name,
+            reason=why,
+        )
+
+    def load_failed(self, model: str, error: RouterError) -> None:
+        self._tell(
+            "load_failed",
+            f"Could not load {model}: {error.message}",
+            severity=Severity.ERROR,
+            model=model,
+            reason=error.code,
+        )
+
+    def died(self, resident: Resident, exit: Exit) -> None:
+        count = len(resident.leases)
+        hurt = "" if not count else f"; {count} request{'s' if count != 1 else ''} got an error"
+        self._tell(
+            "worker_died",
+            f"The worker of {resident.model.name} ended with {_exit(exit.code)}{hurt}.",
+            severity=Severity.ERROR,
+            model=resident.model.name,
+            device=self._device(resident),
+        )
+
+    def stuck(self, resident: Resident) -> None:
+        self._tell(
+            "worker_stuck",
+            f"The worker of {resident.model.name} cannot be killed; its memory stays counted.",
+            severity=Severity.ERROR,
+            model=resident.model.name,
+            device=self._device(resident),
+        )
+
+    # Waiters
+
+    def refused(self, model: str, error: RouterError) -> None:
+        """Told when the reason changes: a client that asks again every second is not news."""
+        if self._refused.get(model) == error.code:
+            return
+        self._refused[model] = error.code
+        self._tell(
+            "refuse",
+            f"Refused {model}: {error.message}",
+            severity=Severity.WARNING,
+            model=model,
+            reason=error.code,
+        )
+
+    def blocked_changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        for model, why in after.items():
+            if model not in before and " is loading" not in why:
+                self._tell("defer", f"{model} must wait: {why}.", model=model)
+
+    # The whole
+
+    def desired_changed(self, before: Desired, after: Desired) -> None:
+        old, new = before.settings, after.settings
+        if old.max_loaded_models != new.max_loaded_models:
+            self._tell(
+                "limit_changed",
+                f"Your limit went from {_limit(old.max_loaded_models)} to {_limit(new.max_loaded_models)}.",
+                reason="max_loaded_models",
+            )
+        if old.llm_pool_autosize != new.llm_pool_autosize:
+            self._tell(
+                "limit_changed",
+                f"Autosize is {'on' if new.llm_pool_autosize else 'off'} now: {_room(after)}.",
+                reason="llm_pool_autosize",
+            )
+        elif before.floor != after.floor:
+            self._tell(
+                "limit_changed",
+                f"The policies name {after.floor} language model{'s' if after.floor != 1 else ''} now: "
+                f"{_room(after)}.",
+                reason="policies",
+            )
+        for policy, candidate in after.unresolved:
+            if (policy, candidate) not in before.unresolved:
+                self._tell(
+                    "unresolved",
+                    f"No model answers to {candidate}, a candidate of the policy {policy}.",
+                    severity=Severity.WARNING,
+                    model=candidate,
+                    reason="unresolved",
+                )
+        self._warn_of_risk(pool_of(before), pool_of(after))
+
+    def _warn_of_risk(self, before: PoolView, after: PoolView) -> None:
+        """On transitions only: when the risk arises, and when its number changes."""
+        if after.at_risk and not (before.at_risk and before.effective_limit == after.effective_limit):
+            self._tell("exceeds_limit", advisory(after), severity=Severity.WARNING, reason="at_risk")
+
+    def paused(self, paused: bool) -> None:
+        self._tell("paused" if paused else "resumed", "Loading is paused." if paused else "Loading goes on.")
+
+    def degraded(self, error: Exception) -> None:
+        self._tell(
+            "degraded",
+            f"The router cannot decide at the moment: {type(error).__name__}: {error}",
+            severity=Severity.ERROR,
+        )
+
+    def recovered(self) -> None:
+        self._tell("recovered", "The router can decide again.")
+
+    # Where
+
+    def _where(self, resident: Resident) -> str:
+        return " + ".join(self._labels.get(d, d) for d in resident.spec.booking)
+
+    def _on(self, resident: Resident) -> str:
+        where = self._where(resident)
+        return f" on {where}" if where else ""
+
+    def _device(self, resident: Resident) -> str | None:
+        return next(iter(resident.spec.booking), None)
+
+
+def pool_of(desired: Desired, loaded: int = 0, loading: int = 0) -> PoolView:
+    """The pool of language models, as people see it."""
+    return PoolView(
+        autosize=desired.settings.llm_pool_autosize,
+        configured_limit=desired.settings.max_loaded_models,
+        effective_limit=desired.limit("llm"),
+        candidate_floor=desired.floor,
+        loaded=loaded,
+        loading=loading,
+        auto_evict=desired.settings.auto_evict,
+    )
+
+
+def advisory(pool: PoolView) -> str:
+    """What the risk is, in numbers, and the exact way out."""
+    return (
+        f"Up to {pool.effective_limit} language models may stay loaded, because active policies name "
+        f"{pool.candidate_floor}; max_loaded_models says {pool.configured_limit}. Idle models are not unloaded "
+        "when other programs need the memory. For a hard limit set llm_pool_autosize=false; to unload idle "
+        "models under pressure set auto_evict=true."
+    )
+
+
+def _room(desired: Desired) -> str:
+    limit = desired.limit("llm")
+    return "no limit" if limit == UNLIMITED else f"room for {limit}"
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == UNLIMITED else str(value)
+
+
+def _exit(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _reason(drain: Drain) -> str:
+    if drain.why is Why.MAKE_ROOM and drain.room_for:
+        return f" to make room for {drain.room_for}"
+    return _REASONS[drain.why]
+
+
+_REASONS = {
+    Why.COUNT_LIMIT: " to keep the limit",
+    Why.MAKE_ROOM: " to make room",
+    Why.UNLOADED: " on request",
+    Why.IDLE: ", idle for long enough",
+    Why.PRESSURE: " because memory is short",
+    Why.OPTIONS: " to load it with other options",
+    Why.DELETED: ", whose file is gone",
+    Why.NO_MEMBERSHIP: ", which nothing needs any more",
+    Why.NO_WAITER: ", which nobody waits for",
+    Why.SHUTDOWN: " at shutdown",
+}

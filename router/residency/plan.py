@@ -1,0 +1,543 @@
+"""The plan: from what is desired and what is, what to do now. Pure: no clock, no I/O, no await.
+
+All policy of residency lives here. One pass goes through these steps, in this order:
+
+1. refuse the waiters that nothing can help (time is up, the model is gone or keeps failing);
+2. serve those who waited for a load that has ended (they *boarded* it), before anything drains;
+3. send away what has a reason of its own to go (unload, deleted, no membership left);
+4. shrink each pool that is over its limit;
+5. serve the queue in order of arrival, choosing victims for the loads that need room;
+6. unload what was idle for too long, or what memory pressure asks for.
+
+A draining resident is not a state that someone set: it is the outcome of this pass, derived anew each time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from router.errors import LoadFailed, ModelNotFound, RouterError, ShuttingDown, SlotsPinned, Unavailable
+from router.residency.desire import Desired
+from router.residency.world import (
+    Action,
+    Drain,
+    EndStandard,
+    Evict,
+    Failure,
+    Grant,
+    Load,
+    LoadOptions,
+    Plan,
+    Refuse,
+    ResidentRow,
+    WaiterRow,
+    Wants,
+    Why,
+    World,
+)
+from router.settings.schema import UNLIMITED
+from router.snapshot import ResidentState
+
+LOADING, READY, EVICTING = ResidentState.LOADING, ResidentState.READY, ResidentState.EVICTING
+
+
+def plan(desired: Desired, world: World, now: float) -> Plan:
+    """What to do at `now` (seconds on the loop's clock)."""
+    return _Planner(desired, world, now).run()
+
+
+class _Resident:
+    """A resident as this plan leaves it."""
+
+    def __init__(self, row: ResidentRow) -> None:
+        self.row = row
+        self.state = row.state
+        self.standard = row.standard
+        self.leases = row.leases
+        self.helper_leases = row.helper_leases
+        self.drain: Drain | None = None
+        self.wanted_ahead = False
+
+    @property
+    def standard_leases(self) -> int:
+        return self.leases - self.helper_leases
+
+    @property
+    def in_pool(self) -> bool:
+        """Counts in the standard pool of its type."""
+        return self.standard and self.state in (LOADING, READY)
+
+    @property
+    def holds_slot(self) -> bool:
+        """No other load may have its slot yet: a process that is being stopped has not gone."""
+        return self.standard and (self.state is not EVICTING or not self.row.stuck)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.holds_slot and (self.state is EVICTING or self.drain is not None)
+
+
+class _Planner:
+    def __init__(self, desired: Desired, world: World, now: float) -> None:
+        self.desired = desired
+        self.settings = desired.settings
+        self.world = world
+        self.now = now
+        self.residents = [_Resident(row) for row in world.residents]
+        self.waiting: dict[int, WaiterRow] = {w.id: w for w in world.waiters}
+        self.by_model: dict[str, list[WaiterRow]] = defaultdict(list)
+        for waiter in world.waiters:
+            self.by_model[waiter.model].append(waiter)
+        self.actions: list[Action] = []
+        self.deadlines: list[float] = []
+        self.blocked: dict[str, str] = {}
+        self.claims: Counter[str] = Counter()
+        self.claimed: set[str] = set()
+
+    def run(self) -> Plan:
+        if self.world.closing:
+            for waiter in list(self.waiting.values()):
+                self._refuse(waiter, ShuttingDown("Lemon Tray is shutting down."))
+        else:
+            self._refuse_hopeless()
+            self._serve_boarded()
+            self._send_away()
+            for model_type in {r.row.type for r in self.residents}:
+                self._shrink(model_type)
+            self._serve_queue()
+            self._unload_idle()
+            self._relieve_pressure()
+        self.deadlines += [w.deadline for w in self.waiting.values() if not self._is_admitted(w)]
+        return Plan(
+            actions=tuple(self.actions),
+            draining={r.row.id: r.drain for r in self.residents if r.drain and r.state is READY},
+            next_deadline=min(self.deadlines, default=None),
+            blocked=self.blocked,
+        )
+
+    # What nothing can help
+
+    def _refuse_hopeless(self) -> None:
+        for waiter in list(self.waiting.values()):
+            error = self._hopeless(waiter)
+            if error is not None:
+                self._refuse(waiter, error)
+
+    def _hopeless(self, waiter: WaiterRow) -> RouterError | None:
+        resident = self._resident_of(waiter.model)
+        if resident is None:
+            if waiter.model not in self.desired.models:
+                return _gone(waiter)
+            failure = self.world.failures.get(waiter.model)
+            if failure is not None and failure.until > self.now and waiter.wants is not Wants.LOAD:
+                return _failed_before(waiter.model, failure, self.now)
+        if waiter.deadline <= self.now and not self._is_admitted(waiter):
+            return Unavailable(
+                f"{waiter.model} was not free within the time that a request may wait. Try again later.",
+                code="queue_timeout",
+                retry_after_s=30,
+            )
+        return None
+
+    def _is_admitted(self, waiter: WaiterRow) -> bool:
+        """Its load is under way, so the bound on waiting for admission no longer applies. A helper's always
+        does: the request behind it waits too."""
+        resident = self._resident_of(waiter.model)
+        return resident is not None and resident.state is LOADING and waiter.wants is not Wants.HELPER
+
+    # Those who waited for a load
+
+    def _serve_boarded(self) -> None:
+        ready = {r.row.id: r for r in self.residents if r.state is READY}
+        for waiter in list(self.waiting.values()):
+            resident = ready.get(waiter.boarded)
+            if resident is None or not waiter.options.agrees_with(resident.row.options):
+                continue
+            if waiter.wants is Wants.LOAD or resident.leases < resident.row.grants_max:
+                # Its load took the slot in the pool for those who waited, helper or not.
+                if waiter.wants is not Wants.HELPER and not resident.standard:
+                    continue
+                self._grant(waiter, resident)
+
+    # Reasons of their own
+
+    def _send_away(self) -> None:
+        for resident in self.residents:
+            if resident.state is EVICTING:
+                continue
+            if resident.row.unload:
+                self._let_go(resident, Why.UNLOADED)
+            elif resident.state is READY and resident.row.model not in self.desired.models:
+                self._let_go(resident, Why.DELETED)
+            elif resident.state is LOADING and self._is_unwanted(resident):
+                if resident.row.model not in self.desired.models:
+                    self._let_go(resident, Why.DELETED)
+            elif resident.state is READY and not resident.standard and not self._is_helper(resident):
+                if not self._waiters(resident):
+                    self._let_go(resident, Why.NO_MEMBERSHIP)
+
+    def _shrink(self, model_type: str) -> None:
+        limit = self.desired.limit(model_type)
+        if limit == UNLIMITED:
+            return
+        members = [r for r in self.residents if r.in_pool and r.row.type == model_type]
+        surplus = len(members) - limit - sum(r.drain is not None for r in members)
+        if surplus <= 0:
+            return
+        staying = [r for r in members if r.drain is None]
+        unwanted = sorted((r for r in staying if self._is_unwanted_load(r)), key=lambda r: -r.row.id)
+        free = [r for r in staying if r.state is READY and not self._is_pinned(r)]
+        idle = sorted(
+            (r for r in free if not r.standard_leases),
+            key=lambda r: (
+                not (r.row.newcomer and self._is_unwanted(r)),
+                not self._is_unwanted(r),
+                r.row.use_order,
+            ),
+        )
+        busy = sorted(
+            (r for r in free if r.standard_leases), key=lambda r: (not r.row.was_draining, r.row.use_order)
+        )
+        for victim in (unwanted + idle + busy)[:surplus]:
+            self._end_standard(victim, Why.COUNT_LIMIT)
+
+    # The queue
+
+    def _serve_queue(self) -> None:
+        for waiter in list(self.waiting.values()):
+            if waiter.id not in self.waiting:
+                continue
+            resident = self._resident_of(waiter.model)
+            if resident is None:
+                if waiter.model not in self.claimed:
+                    self._admit(waiter)
+            elif resident.state is READY:
+                self._serve(waiter, resident)
+            elif resident.state is LOADING:
+                self._join(waiter, resident)
+            else:
+                self._claim(waiter.model, resident.row.type, "waits for its old process to end")
+
+    def _serve(self, waiter: WaiterRow, resident: _Resident) -> None:
+        model, model_type = resident.row.model, resident.row.type
+        if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
+            if resident.drain is None:
+                self._let_go(resident, Why.OPTIONS)
+            self._claim(model, model_type, "is reloaded with other options")
+            return
+        if resident.drain is not None and (waiter.wants is not Wants.HELPER or not self._is_helper(resident)):
+            self._claim(model, model_type, "drains")
+            return
+        if waiter.wants is not Wants.HELPER and not resident.standard:
+            if model in self.claimed or not self._take_slot(model, model_type):
+                return
+            resident.standard = True
+        if waiter.wants is Wants.LOAD or resident.leases < resident.row.grants_max:
+            self._grant(waiter, resident)
+        else:
+            resident.wanted_ahead = True
+            self.blocked[model] = f"all {resident.row.slots} slots of {model} are taken"
+
+    def _join(self, waiter: WaiterRow, resident: _Resident) -> None:
+        if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
+            others = (w for w in self._waiters(resident) if w.options.agrees_with(resident.row.options))
+            if not any(others):
+                self._let_go(resident, Why.OPTIONS)
+                self._claim(resident.row.model, resident.row.type, "is reloaded with other options")
+                return
+        resident.wanted_ahead = True
+        self.blocked[waiter.model] = f"{waiter.model} is loading"
+
+    def _admit(self, waiter: WaiterRow) -> None:
+        """Start the load of a model that has no process, or say what it waits for."""
+        model = self.desired.models[waiter.model]
+        group = self._group(waiter.model)
+        standard = any(w.wants is not Wants.HELPER for w in group)
+        if self.world.paused and not any(w.wants is Wants.LOAD for w in group):
+            for member in group:
+                self._refuse(member, _paused(model.name))
+            return
+        in_flight = sum(r.state is LOADING for r in self.residents)
+        if in_flight >= self.settings.max_parallel_loads:
+            if standard and self._refuse_if_pinned(model.name, model.type):
+                return
+            self._claim(model.name, model.type if standard else None, "other models are loading")
+            return
+        if standard and not self._take_slot(model.name, model.type):
+            return
+        options = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
+        self.actions.append(Load(model.name, options, standard))
+        self.residents.append(_Resident(_loading_row(model.name, model.type, options, standard, self.now)))
+        self.blocked[model.name] = f"{model.name} is loading"
+
+    def _take_slot(self, model: str, model_type: str) -> bool:
+        """Whether the pool has a slot for the model now. If not, see to it that it will, and keep that one for it."""
+        limit = self.desired.limit(model_type)
+        if limit == UNLIMITED or self._occupied(model_type) + self.claims[model_type] < limit:
+            return True
+        if self._refuse_if_pinned(model, model_type):
+            return False
+        leaving = sum(r.is_leaving for r in self.residents if r.row.type == model_type)
+        if limit - (self._occupied(model_type) - leaving) - self.claims[model_type] >= 1:
+            self._claim(model, model_type, "waits for a slot that is being freed")
+            return False
+        victim = self._victim(model_type)
+        if victim is None:
+            self._claim(model, model_type, "waits for a slot")
+            return False
+        self._end_standard(victim, Why.MAKE_ROOM, room_for=model)
+        if self._occupied(model_type) + self.claims[model_type] < limit:
+            return True
+        busy = victim.standard_leases
+        self._claim(
+            model,
+            model_type,
+            f"waits for {victim.row.model}: {busy} request{'s are' if busy != 1 else ' is'} still running"
+            if busy
+            else f"waits for {victim.row.model} to unload",
+        )
+        return False
+
+    def _refuse_if_pinned(self, model: str, model_type: str) -> bool:
+        limit = self.desired.limit(model_type)
+        pins = sorted(
+            r.row.model
+            for r in self.residents
+            if r.in_pool and r.row.type == model_type and self._is_pinned(r)
+        )
+        if limit == UNLIMITED or len(pins) < limit:
+            return False
+        for waiter in self._group(model):
+            if waiter.wants is not Wants.HELPER:
+                self._refuse(waiter, _pinned(model, pins))
+        return True
+
+    def _victim(self, model_type: str) -> _Resident | None:
+        """Who goes for a load that needs a slot: a load that nobody waits for, else the least recently used,
+        idle before busy. A victim that drains already stays the victim."""
+        members = [
+            r
+            for r in self.residents
+            if r.in_pool
+            and r.row.type == model_type
+            and r.drain is None
+            and not r.wanted_ahead
+            and not self._is_pinned(r)
+        ]
+        unwanted = [r for r in members if self._is_unwanted_load(r)]
+        if unwanted:
+            return max(unwanted, key=lambda r: r.row.id)
+        ready = [r for r in members if r.state is READY]
+        idle = [r for r in ready if not r.standard_leases]
+        if idle:
+            return min(idle, key=lambda r: (not self._is_unwanted(r), r.row.use_order))
+        return min(ready, key=lambda r: (not r.row.was_draining, r.row.use_order), default=None)
+
+    # Idle, and pressure
+
+    def _unload_idle(self) -> None:
+        for resident in self._idle_now():
+            keep = resident.row.keep_alive_s
+            if keep is None:
+                keep = self.settings.evict_idle_timeout_s
+            if keep < 0 or not resident.standard:
+                continue
+            deadline = resident.row.last_use + keep
+            if self.now >= deadline:
+                self._end_standard(resident, Why.IDLE)
+            else:
+                self.deadlines.append(deadline)
+
+    def _relieve_pressure(self) -> None:
+        if not self.settings.auto_evict:
+            return
+        for reading in self.world.readings:
+            if not reading.total or reading.free is None:
+                continue
+            device = reading.device.id
+            floor = reading.total * (1 - self.settings.auto_evict_threshold_pct)
+            coming = sum(f.bytes.get(device, 0) for f in self.world.freed if f.at >= reading.started)
+            coming += sum(r.row.bytes.get(device, 0) for r in self.residents if r.state is EVICTING)
+            short = floor - reading.free - coming
+            if short <= 0:
+                continue
+            ceiling = reading.total - floor
+            victims = [
+                r
+                for r in self._idle_now()
+                # A model that alone is above the ceiling is not unloaded for the pressure it makes itself.
+                if 0 < r.row.bytes.get(device, 0) <= ceiling and not self._is_helper(r)
+            ]
+            for victim in _fewest(sorted(victims, key=self._pressure_order, reverse=True), device, short):
+                self._let_go(victim, Why.PRESSURE)
+
+    def _pressure_order(self, resident: _Resident) -> float:
+        """Idle time over what loading it again would cost."""
+        cost = max(resident.row.load_s, 0.001) * resident.row.evict_weight
+        return (self.now - resident.row.last_use) / cost
+
+    def _idle_now(self) -> Iterator[_Resident]:
+        """READY, held and asked for by nobody, not pinned."""
+        for resident in self.residents:
+            if (
+                resident.state is READY
+                and resident.drain is None
+                and not resident.leases
+                and not self._is_pinned(resident)
+                and self._is_unwanted(resident)
+            ):
+                yield resident
+
+    # Small questions
+
+    def _resident_of(self, model: str) -> _Resident | None:
+        """The model's resident that a waiter can hope for: a live one, else one that is being stopped. One that
+        cannot be stopped is in nobody's way."""
+        leaving = None
+        for resident in self.residents:
+            if resident.row.model != model:
+                continue
+            if resident.state is not EVICTING:
+                return resident
+            if not resident.row.stuck:
+                leaving = resident
+        return leaving
+
+    def _group(self, model: str) -> list[WaiterRow]:
+        return [w for w in self.by_model.get(model, ()) if w.id in self.waiting]
+
+    def _waiters(self, resident: _Resident) -> list[WaiterRow]:
+        return self._group(resident.row.model)
+
+    def _is_unwanted(self, resident: _Resident) -> bool:
+        return not self._waiters(resident)
+
+    def _is_unwanted_load(self, resident: _Resident) -> bool:
+        return resident.state is LOADING and self._is_unwanted(resident)
+
+    def _is_pinned(self, resident: _Resident) -> bool:
+        return resident.row.model in self.world.pinned
+
+    def _is_helper(self, resident: _Resident) -> bool:
+        """Has helper membership: an active policy names it, or a decision uses it or waits for it."""
+        return (
+            resident.row.model in self.desired.helpers
+            or resident.helper_leases > 0
+            or any(w.wants is Wants.HELPER for w in self._waiters(resident))
+        )
+
+    def _occupied(self, model_type: str) -> int:
+        return sum(r.holds_slot for r in self.residents if r.row.type == model_type)
+
+    # Small deeds
+
+    def _claim(self, model: str, model_type: str | None, why: str) -> None:
+        """Keep a slot for a model against all that come after it in the queue."""
+        self.blocked.setdefault(model, f"{model} {why}" if not why.startswith(model) else why)
+        if model not in self.claimed:
+            self.claimed.add(model)
+            if model_type is not None:
+                self.claims[model_type] += 1
+
+    def _end_standard(self, resident: _Resident, why: Why, room_for: str | None = None) -> None:
+        """End its membership in the standard pool; a resident that stays as a helper keeps its process."""
+        if self._is_helper(resident) and resident.state is READY:
+            if resident.standard_leases:
+                resident.drain = Drain(why, room_for)
+            else:
+                resident.standard = False
+                self.actions.append(EndStandard(resident.row.id, why))
+            return
+        self._let_go(resident, why, room_for)
+
+    def _let_go(self, resident: _Resident, why: Why, room_for: str | None = None) -> None:
+        """Stop it if it is idle or only loading, else let it drain."""
+        if resident.leases:
+            resident.drain = Drain(why, room_for)
+            return
+        resident.state = EVICTING
+        resident.drain = None
+        self.actions.append(Evict(resident.row.id, why, room_for))
+
+    def _grant(self, waiter: WaiterRow, resident: _Resident) -> None:
+        del self.waiting[waiter.id]
+        if waiter.wants is not Wants.LOAD:
+            resident.leases += 1
+        if waiter.wants is Wants.HELPER:
+            resident.helper_leases += 1
+        self.actions.append(Grant(waiter.id, resident.row.id))
+
+    def _refuse(self, waiter: WaiterRow, error: RouterError) -> None:
+        del self.waiting[waiter.id]
+        self.actions.append(Refuse(waiter.id, error))
+
+
+def _fewest(ordered: list[_Resident], device: str, short: float) -> list[_Resident]:
+    """The first few that free enough on the device, less those that turn out not to be needed."""
+    chosen: list[_Resident] = []
+    for victim in ordered:
+        if short <= 0:
+            break
+        chosen.append(victim)
+        short -= victim.row.bytes.get(device, 0)
+    for victim in reversed(chosen.copy()):
+        if short + victim.row.bytes.get(device, 0) <= 0:
+            chosen.remove(victim)
+            short += victim.row.bytes.get(device, 0)
+    return chosen
+
+
+def _loading_row(
+    model: str, model_type: str, options: LoadOptions, standard: bool, now: float
+) -> ResidentRow:
+    return ResidentRow(
+        id=0,
+        model=model,
+        type=model_type,
+        state=LOADING,
+        standard=standard,
+        leases=0,
+        helper_leases=0,
+        slots=1,
+        last_use=now,
+        use_order=0,
+        load_s=0.0,
+        options=options,
+        bytes={},
+    )
+
+
+def _gone(waiter: WaiterRow) -> RouterError:
+    by = f" The policy {waiter.policy} names it as a candidate." if waiter.policy else ""
+    return ModelNotFound(f"There is no model {waiter.model} any more.{by}", param="model")
+
+
+def _failed_before(model: str, failure: Failure, now: float) -> RouterError:
+    wait = failure.until - now
+    times = "once" if failure.count == 1 else f"{failure.count} times in a row"
+    return LoadFailed(
+        f"{model} failed to load {times} and is not tried again for {wait:.0f} s. {failure.message}",
+        code="load_backoff",
+        status=503,
+        retry_after_s=wait,
+        hint="Load it explicitly to try at once, or replace the file.",
+    )
+
+
+def _paused(model: str) -> RouterError:
+    return Unavailable(
+        f"Loading is paused, so {model} was not loaded.",
+        code="paused",
+        retry_after_s=30,
+        hint="Resume from the tray, or load the model explicitly.",
+    )
+
+
+def _pinned(model: str, pins: list[str]) -> RouterError:
+    names = ", ".join(pins)
+    return SlotsPinned(
+        f"{model} cannot be loaded: every slot is held by a pinned model ({names}).",
+        param="model",
+        hint="Unpin or unload one of them, or raise max_loaded_models.",
+    )

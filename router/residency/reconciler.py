@@ -1,0 +1,701 @@
+"""The reconciler: applies plans to the table, and runs each worker's life as one supervised task.
+
+A pass never awaits. It freezes the table, plans, books every action's effect, starts the slow parts as tasks
+and publishes. A task's end is booked in the same way and followed by another pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from router.catalog.model import Model
+from router.devices.base import DeviceReading
+from router.engines.base import Engine, Exit, Worker, WorkerSpec
+from router.errors import (
+    LoadFailed,
+    ModelNotFound,
+    RouterError,
+    ShuttingDown,
+    Unavailable,
+    WorkerDied,
+)
+from router.policy.document import Policy
+from router.residency.desire import Desired, desire
+from router.residency.feed import Feed
+from router.residency.narrate import Narrator
+from router.residency.plan import plan
+from router.residency.table import FailureRecord, Lease, Resident, Table, Waiter
+from router.residency.world import (
+    NO_OPTIONS,
+    Action,
+    Drain,
+    EndStandard,
+    Evict,
+    Failure,
+    Freed,
+    Grant,
+    Load,
+    LoadOptions,
+    Plan,
+    Refuse,
+    Wants,
+    Why,
+)
+from router.settings.schema import Settings
+from router.snapshot import ResidentState
+
+log = logging.getLogger("router.residency")
+
+EDIT_INTERVAL_S = 0.025
+"""Least time between two passes that only edits ask for."""
+
+PROGRESS_INTERVAL_S = 0.1
+"""Least time between two publications that only progress asks for."""
+
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 5.0, 300.0
+DEATHS_WITHIN_S, DEATHS_BEFORE_BACKOFF = 120.0, 3
+FREED_KEPT_S = 10.0
+REPLAN_FIRST_S, REPLAN_MAX_S = 0.1, 5.0
+
+MakeSpec = Callable[[Model, LoadOptions, Settings, tuple[DeviceReading, ...], Mapping[str, int]], WorkerSpec]
+"""Model, options, settings, readings and bytes charged by device to what a worker is started with."""
+
+
+class Reconciler:
+    """Keeps the actual state at the desired one. Everything runs on one event loop.
+
+    Args:
+        engine: starts workers.
+        make_spec: turns a decision to load into a worker's specification, placement included.
+        publish: called after every change, synchronously; it must not raise.
+        wall: Unix seconds, for what people see; decisions use the loop's monotonic clock.
+        planner: the plan function; tests pass broken ones to see them caught.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        make_spec: MakeSpec,
+        settings: Settings,
+        publish: Callable[[], None],
+        *,
+        wall: Callable[[], float] = time.time,
+        planner: Callable[[Desired, Any, float], Plan] = plan,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._engine = engine
+        self._make_spec = make_spec
+        self._publish = publish
+        self._wall = wall
+        self._planner = planner
+        self.table = Table()
+        self.feed = Feed(wall=wall)
+        self._say = Narrator(self.feed)
+        self._policies: tuple[Policy, ...] = ()
+        self._lookup: Mapping[str, Model] = {}
+        self.readings: tuple[DeviceReading, ...] = ()
+        self.desired = desire(settings, (), {}, {})
+        self.blocked: Mapping[str, str] = {}
+        self.degraded = ""
+        self.passes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kicked: asyncio.Handle | None = None
+        self._kicked_at_once = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._publish_timer: asyncio.TimerHandle | None = None
+        self._last_edit_pass = float("-inf")
+        self._replan_s = REPLAN_FIRST_S
+        self._in_pass = False
+        self._pass_again = False
+        self._idle = asyncio.Event()
+
+    # What is desired
+
+    def configure(
+        self,
+        *,
+        settings: Settings | None = None,
+        policies: Iterable[Policy] | None = None,
+        lookup: Mapping[str, Model] | None = None,
+    ) -> None:
+        """Take new inputs, publish the new desired state in the same step, and see to it soon."""
+        if policies is not None:
+            self._policies = tuple(policies)
+        if lookup is not None:
+            self._lookup = lookup
+            self._forget_failures_of_changed_files()
+        self._desire(settings)
+        self._publish()
+        self._kick_for_edit()
+
+    def observe(self, readings: tuple[DeviceReading, ...]) -> None:
+        """Take new readings of the devices."""
+        self.readings = readings
+        oldest = min((r.started for r in readings), default=self._loop.time())
+        horizon = max(oldest, self._loop.time() - FREED_KEPT_S)
+        self.table.freed = [f for f in self.table.freed if f.at >= horizon]
+        self._publish()
+        if self.desired.settings.auto_evict:
+            self.kick()
+
+    def _desire(self, settings: Settings | None = None) -> None:
+        before = self.desired
+        self.desired = desire(
+            settings or before.settings, self._policies, self._lookup, self.table.resident_types()
+        )
+        self._say.desired_changed(before, self.desired)
+
+    def _forget_failures_of_changed_files(self) -> None:
+        for name, record in list(self.table.failures.items()):
+            model = self._lookup.get(name)
+            if model is None or model.identity != record.identity:
+                del self.table.failures[name]
+
+    # Asking
+
+    async def acquire(
+        self,
+        model: str,
+        *,
+        wants: Wants = Wants.REQUEST,
+        policy: str | None = None,
+        body_bytes: int = 0,
+        keep_alive_s: float | None = None,
+    ) -> Lease:
+        """Wait for a lease on a model, by its own name.
+
+        Raises:
+            RouterError: what stands in the way. If the caller is cancelled, nothing is held.
+        """
+        bound = (
+            self.desired.settings.helper_wait_s
+            if wants is Wants.HELPER
+            else self.desired.settings.load_queue_timeout_s
+        )
+        waiter = self._enqueue(
+            model, wants, bound, policy=policy, body_bytes=body_bytes, keep_alive_s=keep_alive_s
+        )
+        lease = await self._wait(waiter)
+        if lease is None:
+            raise RuntimeError(f"waiter {waiter.id} for {model} was answered without a lease")
+        return lease
+
+    async def load(
+        self, model: str, options: LoadOptions = NO_OPTIONS, *, pinned: bool | None = None
+    ) -> None:
+        """Load a model, or reload it if it is loaded with other options, and wait until it is ready.
+
+        Asking explicitly clears what earlier failures hold against the model.
+
+        Raises:
+            RouterError: what stands in the way.
+        """
+        self.table.failures.pop(model, None)
+        self.table.deaths.pop(model, None)
+        if options != NO_OPTIONS:
+            self.table.options[model] = options
+        if pinned is not None:
+            self.pin(model, pinned)
+        waiter = self._enqueue(model, Wants.LOAD, self.desired.settings.load_queue_timeout_s, options=options)
+        await self._wait(waiter)
+
+    def _enqueue(
+        self,
+        model: str,
+        wants: Wants,
+        bound_s: float,
+        *,
+        options: LoadOptions = NO_OPTIONS,
+        policy: str | None = None,
+        body_bytes: int = 0,
+        keep_alive_s: float | None = None,
+    ) -> Waiter:
+        if self.table.closing:
+            raise ShuttingDown("Lemon Tray is shutting down.")
+        if self.degraded:
+            raise Unavailable(
+                f"The router cannot decide at the moment ({self.degraded}).", code="degraded", retry_after_s=5
+            )
+        known = self.desired.models.get(model)
+        if known is None and model not in self.table.resident_types():
+            raise ModelNotFound(f"There is no model {model}.", param="model")
+        if known is not None and known.broken:
+            raise LoadFailed(
+                f"{model} cannot be loaded: {known.broken}", code="model_broken", status=400, param="model"
+            )
+        settings = self.desired.settings
+        if len(self.table.waiters) >= settings.max_queue:
+            raise _queue_full(f"{settings.max_queue} requests wait already (max_queue)")
+        if self.table.waiting_bytes + body_bytes > settings.max_queue_bytes:
+            raise _queue_full("the waiting requests are too large together (max_queue_bytes)")
+        waiter = Waiter(
+            self.table.next_id(),
+            model,
+            wants,
+            self._loop.time() + bound_s,
+            self._loop.create_future(),
+            options=options,
+            policy=policy,
+            body_bytes=body_bytes,
+            keep_alive_s=keep_alive_s,
+        )
+        self.table.waiters[waiter.id] = waiter
+        self.kick()
+        return waiter
+
+    async def _wait(self, waiter: Waiter) -> Lease | None:
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            # The grant and the cancellation may have come in the same step: then the lease goes back.
+            if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
+                lease = waiter.future.result()
+                if lease is not None:
+                    lease.release()
+            if self.table.waiters.pop(waiter.id, None):
+                self.kick()
+            raise
+
+    def _released(self, lease: Lease, tokens: int, seconds: float) -> None:
+        resident = lease.resident
+        resident.leases.discard(lease)
+        self._touch(resident)
+        if tokens and seconds > 0:
+            resident.tokens_per_s = tokens / seconds
+        if resident.id in self.table.residents:
+            resident.served += 1
+            self.table.failures.pop(resident.model.name, None)
+        if not self._is_leased():
+            self._idle.set()
+        self.kick()
+
+    # Telling
+
+    def pin(self, model: str, pinned: bool) -> None:
+        """Protect a model from being chosen as a victim, or stop doing so. It need not be loaded."""
+        if pinned:
+            self.table.pinned.add(model)
+        else:
+            self.table.pinned.discard(model)
+        self._publish()
+        self.kick()
+
+    def pause(self, paused: bool) -> None:
+        """Refuse, or again allow, loads that nobody asks for explicitly."""
+        if self.table.paused is not paused:
+            self.table.paused = paused
+            self._say.paused(paused)
+        self._publish()
+        self.kick()
+
+    async def unload(self, model: str | None = None, *, wait: bool = True, force: bool = False) -> None:
+        """Send a model away, or all of them, pinned ones too. Its waiters are answered `unloaded`.
+
+        Args:
+            wait: return when the processes have gone; else at once.
+            force: cut the answers that are running instead of letting them end.
+        """
+        going = [r for r in self.table.residents.values() if model in (None, r.model.name)]
+        for waiter in list(self.table.waiters.values()):
+            if model in (None, waiter.model):
+                self._answer(waiter, _unloaded(waiter.model))
+        for resident in going:
+            resident.unload = True
+            if force:
+                self._cut(resident, "unloaded")
+        self._pass()
+        if wait and going:
+            await asyncio.wait([r.gone for r in going])
+
+    def _cut(self, resident: Resident, why: str) -> None:
+        for lease in list(resident.leases):
+            lease.end(why)
+            resident.leases.discard(lease)
+
+    # The pass
+
+    def kick(self) -> None:
+        """Ask for a pass as soon as the loop is free. Kicks coalesce."""
+        if self._kicked is not None:
+            if self._kicked_at_once:
+                return
+            self._kicked.cancel()
+        self._kicked = self._loop.call_soon(self._kicked_pass)
+        self._kicked_at_once = True
+
+    def _kick_for_edit(self) -> None:
+        """As `kick`, but a burst of edits costs few passes: the desired state is published already."""
+        if self._kicked is not None:
+            return
+        wait = self._last_edit_pass + EDIT_INTERVAL_S - self._loop.time()
+        if wait <= 0:
+            self.kick()
+        else:
+            self._kicked = self._loop.call_later(wait, self._kicked_pass)
+            self._kicked_at_once = False
+
+    def _kicked_pass(self) -> None:
+        self._kicked = None
+        self._pass()
+
+    def _pass(self) -> None:
+        """One pass, or one more after the one that is going on."""
+        if self._in_pass:
+            self._pass_again = True
+            return
+        self._in_pass = True
+        try:
+            while True:
+                self._pass_again = False
+                self._one_pass()
+                if not self._pass_again:
+                    break
+        finally:
+            self._in_pass = False
+        self._publish()
+
+    def _one_pass(self) -> None:
+        self.passes += 1
+        now = self._loop.time()
+        self._last_edit_pass = now
+        world = self.table.world(self.readings)
+        try:
+            made = self._planner(self.desired, world, now)
+        except Exception as error:
+            log.exception("The plan failed on %r with %r", world, self.desired)
+            self._degrade(error)
+            return
+        if self.degraded:
+            self._say.recovered()
+        self.degraded = ""
+        self._replan_s = REPLAN_FIRST_S
+        for resident in self.table.residents.values():
+            resident.newcomer = False
+            self._set_drain(resident, made.draining.get(resident.id))
+        self._say.blocked_changed(self.blocked, made.blocked)
+        self.blocked = made.blocked
+        for action in made.actions:
+            try:
+                self._apply(action)
+            except Exception:
+                # A fault in one action stays there: the others and the next pass go on.
+                log.exception("Could not apply %r", action)
+        self._arm(made.next_deadline)
+
+    def _degrade(self, error: Exception) -> None:
+        if not self.degraded:
+            self._say.degraded(error)
+        self.degraded = f"{type(error).__name__}: {error}"
+        for waiter in list(self.table.waiters.values()):
+            if waiter.boarded == 0:
+                self._answer(
+                    waiter,
+                    Unavailable(
+                        f"The router cannot decide at the moment ({self.degraded}).",
+                        code="degraded",
+                        retry_after_s=5,
+                    ),
+                )
+        self._arm(self._loop.time() + self._replan_s)
+        self._replan_s = min(self._replan_s * 2, REPLAN_MAX_S)
+
+    def _arm(self, deadline: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._pass()
+
+    def _set_drain(self, resident: Resident, drain: Drain | None) -> None:
+        if drain is not None and resident.drain is None:
+            self._say.draining(resident, drain)
+        resident.drain = drain
+
+    # Actions
+
+    def _apply(self, action: Action) -> None:
+        match action:
+            case Grant():
+                self._grant(self.table.waiters[action.waiter], self.table.residents[action.resident])
+            case Refuse():
+                waiter = self.table.waiters[action.waiter]
+                self._say.refused(waiter.model, action.error)
+                self._answer(waiter, action.error)
+            case Load():
+                self._begin(action)
+            case Evict():
+                self._evict(self.table.residents[action.resident], Drain(action.why, action.room_for))
+            case EndStandard():
+                resident = self.table.residents[action.resident]
+                resident.standard = False
+                self._say.kept_as_helper(resident, action.why)
+
+    def _answer(self, waiter: Waiter, error: RouterError) -> None:
+        self.table.waiters.pop(waiter.id, None)
+        if not waiter.future.done():
+            waiter.future.set_exception(error)
+
+    def _grant(self, waiter: Waiter, resident: Resident) -> None:
+        self.table.waiters.pop(waiter.id, None)
+        if waiter.future.done():
+            return
+        if waiter.wants is not Wants.HELPER:
+            resident.standard = True
+        if waiter.wants is Wants.LOAD:
+            waiter.future.set_result(None)
+            return
+        lease = Lease(resident, waiter.wants is Wants.HELPER, self._loop.create_future(), self._released)
+        resident.leases.add(lease)
+        self._touch(resident)
+        if waiter.keep_alive_s is not None:
+            resident.keep_alive_s = waiter.keep_alive_s
+        waiter.future.set_result(lease)
+
+    def _touch(self, resident: Resident) -> None:
+        resident.last_use = self._loop.time()
+        resident.last_use_wall = self._wall()
+        resident.use_order = self.table.next_id()
+
+    def _begin(self, action: Load) -> None:
+        model = self.desired.models[action.model]
+        asked = _merged(self.table.options.get(model.name, NO_OPTIONS), action.options)
+        try:
+            spec = self._make_spec(model, asked, self.desired.settings, self.readings, self.table.charged())
+        except Exception as error:
+            self._book_failure(model, asked, _as_router_error(model.name, error))
+            return
+        resident = Resident(
+            self.table.next_id(),
+            model,
+            spec,
+            LoadOptions(ctx_size=spec.ctx_size, parallel=spec.parallel),
+            action.standard,
+            self._loop.time(),
+            self._loop.create_future(),
+        )
+        self._touch(resident)
+        self.table.residents[resident.id] = resident
+        self._say.loading(resident, self.readings)
+        resident.task = self._spawn(self._life(resident), f"worker of {model.name}")
+
+    def _evict(self, resident: Resident, drain: Drain) -> None:
+        loading = resident.state is ResidentState.LOADING
+        resident.state = ResidentState.EVICTING
+        resident.evicted = drain
+        resident.drain = None
+        self._unboard(resident)
+        if loading:
+            self._say.load_cancelled(resident, drain)
+            if resident.task is not None:
+                resident.task.cancel()
+        else:
+            resident.stop.set()
+
+    # A worker's life
+
+    async def _life(self, resident: Resident) -> None:
+        """Start, serve, stop. The only place where a resident's process changes."""
+        try:
+            worker = await self._engine.start(resident.spec, lambda share: self._progress(resident, share))
+        except asyncio.CancelledError:
+            self._book_gone(resident)
+            if resident.state is not ResidentState.EVICTING:
+                raise
+            return
+        except Exception as error:
+            failure = _as_router_error(resident.model.name, error)
+            self._book_gone(resident, then_pass=False)
+            self._book_failure(resident.model, resident.options, failure)
+            self._pass()
+            return
+        try:
+            self._book_ready(resident, worker)
+            await resident.stop.wait()
+            if not await worker.stop():
+                self._book_stuck(resident)
+            await asyncio.wait([worker.exited])
+        except asyncio.CancelledError:
+            await worker.stop()
+            raise
+        finally:
+            if worker.exited.done():
+                self._book_gone(resident)
+
+    def _progress(self, resident: Resident, share: float) -> None:
+        resident.progress = max(resident.progress, min(1.0, share))
+        if self._publish_timer is None:
+            self._publish_timer = self._loop.call_later(PROGRESS_INTERVAL_S, self._publish_progress)
+
+    def _publish_progress(self) -> None:
+        self._publish_timer = None
+        self._publish()
+
+    def _book_ready(self, resident: Resident, worker: Worker) -> None:
+        """A load has ended. What to do with it in the world as it is now is judged in the same step."""
+        now = self._loop.time()
+        resident.worker = worker
+        resident.load_s = now - resident.load_started
+        self._touch(resident)
+        resident.progress = 1.0
+        worker.exited.add_done_callback(lambda done: self._exited(resident, done.result()))
+        if resident.state is not ResidentState.LOADING:
+            # Cancelled in the moment in which it became ready: it is stopped like any other.
+            resident.stop.set()
+            return
+        resident.state = ResidentState.READY
+        resident.newcomer = True
+        for waiter in self.table.waiting_for(resident.model.name):
+            waiter.boarded = resident.id
+        self._say.ready(resident)
+        self._pass()
+
+    def _exited(self, resident: Resident, exit: Exit) -> None:
+        """The process ended, whoever wanted it."""
+        if resident.id not in self.table.residents:
+            return
+        unasked = resident.state is ResidentState.READY
+        resident.stop.set()
+        self._book_gone(resident, then_pass=False)
+        if unasked:
+            self._say.died(resident, exit)
+            for lease in list(resident.leases):
+                lease.end("worker_died")
+            self._judge_death(resident, exit)
+        self._pass()
+
+    def _judge_death(self, resident: Resident, exit: Exit) -> None:
+        """One death of a worker that has served is an accident: the next request loads it again. One before
+        it ever answered, or several in a row, is a fault of the model and backs off like a failed load."""
+        now = self._loop.time()
+        model = resident.model.name
+        recent = [at for at in self.table.deaths.get(model, ()) if now - at < DEATHS_WITHIN_S]
+        self.table.deaths[model] = [*recent, now]
+        if resident.served and len(recent) + 1 < DEATHS_BEFORE_BACKOFF:
+            return
+        cause = exit.log_tail[-1] if exit.log_tail else f"exit code {exit.code}"
+        times = "" if not recent else f", for the {len(recent) + 1}th time in a row"
+        self._book_failure(
+            resident.model,
+            resident.options,
+            WorkerDied(f"The worker of {model} ended unasked{times}: {cause}"),
+        )
+
+    def _book_stuck(self, resident: Resident) -> None:
+        resident.stuck = True
+        self._say.stuck(resident)
+        self._pass()
+
+    def _book_gone(self, resident: Resident, *, then_pass: bool = True) -> None:
+        if self.table.residents.pop(resident.id, None) is None:
+            return
+        self._unboard(resident)
+        self.table.freed.append(Freed(at=self._loop.time(), bytes=resident.spec.booking))
+        if not resident.gone.done():
+            resident.gone.set_result(None)
+        self._desire()
+        if resident.evicted is not None and resident.worker is not None:
+            self._say.unloaded(resident, resident.evicted)
+        if then_pass:
+            self._pass()
+
+    def _unboard(self, resident: Resident) -> None:
+        for waiter in self.table.waiters.values():
+            if waiter.boarded == resident.id:
+                waiter.boarded = 0
+
+    def _book_failure(self, model: Model, options: LoadOptions, error: RouterError) -> None:
+        """Remember it, so that the next requests do not try again at once, and tell those who wait."""
+        before = self.table.failures.get(model.name)
+        count = before.failure.count + 1 if before else 1
+        until = self._loop.time() + min(BACKOFF_FIRST_S * 2**count, BACKOFF_MAX_S)
+        self.table.failures[model.name] = FailureRecord(
+            Failure(count, until, error.message), model.identity, options
+        )
+        self._say.load_failed(model.name, error)
+        for waiter in self.table.waiting_for(model.name):
+            self._answer(waiter, error)
+
+    # Tasks and the end
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s failed", task.get_name(), exc_info=task.exception())
+
+    async def shutdown(self, grace_s: float = 5.0) -> None:
+        """Refuse who waits, cancel loads, give answers `grace_s` to end, then cut them; stop every worker.
+
+        Returns when no task and no worker is left, or only workers that cannot be killed.
+        """
+        self.table.closing = True
+        self._pass()
+        for resident in list(self.table.residents.values()):
+            if resident.state is ResidentState.LOADING:
+                self._evict(resident, Drain(Why.SHUTDOWN))
+        await self._until_released(grace_s)
+        for resident in list(self.table.residents.values()):
+            self._cut(resident, "shutting_down")
+            if resident.state is ResidentState.READY:
+                self._evict(resident, Drain(Why.SHUTDOWN))
+        while self._tasks and not all(r.stuck for r in self.table.residents.values()):
+            await asyncio.wait(self._tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        for handle in (self._kicked, self._timer, self._publish_timer):
+            if handle is not None:
+                handle.cancel()
+        self._kicked = self._timer = self._publish_timer = None
+
+    def _is_leased(self) -> bool:
+        return any(r.leases for r in self.table.residents.values())
+
+    async def _until_released(self, bound_s: float) -> None:
+        """Until no lease is held, but no longer than `bound_s`."""
+        if not self._is_leased():
+            return
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(bound_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.info("Some answers did not end within the grace and are ended now.")
+
+
+def _merged(first: LoadOptions, over: LoadOptions) -> LoadOptions:
+    return LoadOptions(
+        ctx_size=over.ctx_size if over.ctx_size is not None else first.ctx_size,
+        parallel=over.parallel if over.parallel is not None else first.parallel,
+    )
+
+
+def _as_router_error(model: str, error: Exception) -> RouterError:
+    if isinstance(error, RouterError):
+        return error
+    log.error("Loading %s failed", model, exc_info=error)
+    return LoadFailed(f"{model} failed to load: {type(error).__name__}: {error}")
+
+
+def _queue_full(why: str) -> RouterError:
+    return Unavailable(f"The queue is full: {why}.", code="queue_full", retry_after_s=10)
+
+
+def _unloaded(model: str) -> RouterError:
+    return Unavailable(
+        f"{model} was unloaded while this request waited for it.", code="unloaded", retry_after_s=1
+    )

@@ -1,0 +1,125 @@
+"""The reconciler's part of the snapshot: pure functions from the table to what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from router.catalog.model import LLM
+from router.devices.base import DeviceReading
+from router.residency.desire import Desired
+from router.residency.narrate import pool_of
+from router.residency.table import Resident, Table
+from router.snapshot import (
+    DeviceState,
+    DeviceView,
+    PolicyView,
+    PoolView,
+    QueueView,
+    ResidentState,
+    ResidentView,
+    SegmentView,
+)
+
+
+def residents_view(table: Table) -> tuple[ResidentView, ...]:
+    return tuple(_resident(r, table) for r in table.residents.values())
+
+
+def _resident(resident: Resident, table: Table) -> ResidentView:
+    state = resident.state
+    drain = resident.evicted or resident.drain
+    if state is ResidentState.READY and resident.drain is not None:
+        state = ResidentState.DRAINING
+    worker = resident.worker
+    helper = resident.helper_leases > 0
+    return ResidentView(
+        model=resident.model.name,
+        type=resident.model.type,
+        state=state,
+        bytes=sum(resident.spec.booking.values()),
+        devices=dict(resident.spec.booking),
+        memberships=(*(("standard",) if resident.standard else ()), *(("helper",) if helper else ())),
+        pinned=resident.model.name in table.pinned,
+        in_use=len(resident.leases),
+        waiting=len(table.waiting_for(resident.model.name)),
+        slots=resident.spec.parallel,
+        last_use=resident.last_use_wall,
+        progress=resident.progress if state is ResidentState.LOADING else None,
+        reason=drain.why if drain else "",
+        stuck=resident.stuck,
+        pid=worker.pid if worker else None,
+        backend_url=f"http://{worker.host}:{worker.port}/v1" if worker else None,
+        launch_command=worker.launch_command if worker else (),
+        options=structs.asdict(resident.options),
+        tokens_per_s=resident.tokens_per_s,
+    )
+
+
+def pool_view(desired: Desired, table: Table) -> PoolView:
+    members = [r for r in table.residents.values() if r.standard and r.model.type == LLM]
+    return pool_of(
+        desired,
+        loaded=sum(r.state is ResidentState.READY for r in members),
+        loading=sum(r.state is ResidentState.LOADING for r in members),
+    )
+
+
+def policies_view(desired: Desired) -> tuple[PolicyView, ...]:
+    return tuple(
+        PolicyView(
+            name=p.name,
+            enabled=p.enabled,
+            candidates=p.candidates,
+            count=p.count,
+            default_model=p.default_model,
+            unresolved=p.unresolved,
+        )
+        for p in desired.policies
+    )
+
+
+def queue_view(table: Table) -> QueueView:
+    by_model: dict[str, int] = {}
+    for waiter in table.waiters.values():
+        by_model[waiter.model] = by_model.get(waiter.model, 0) + 1
+    return QueueView(len(table.waiters), table.waiting_bytes, by_model)
+
+
+def devices_view(readings: Iterable[DeviceReading], table: Table) -> tuple[DeviceView, ...]:
+    return tuple(_device(reading, table) for reading in readings)
+
+
+def _device(reading: DeviceReading, table: Table) -> DeviceView:
+    device = reading.device
+    segments = tuple(
+        SegmentView(resident.model.name, planned, _not_arrived(resident, planned))
+        for resident in table.residents.values()
+        if (planned := resident.spec.booking.get(device.id, 0))
+    )
+    reserved = sum(s.reserved for s in segments)
+    ours = sum(s.bytes for s in segments) - reserved
+    known = reading.total is not None and reading.free is not None
+    used = (reading.total or 0) - (reading.free or 0)
+    return DeviceView(
+        id=device.id,
+        name=device.name,
+        label=device.label,
+        kind=device.kind,
+        total=reading.total,
+        free=reading.free,
+        ours=ours,
+        reserved=reserved,
+        others=max(0, used - ours) if known else 0,
+        margin=0,
+        state=DeviceState.OK if known else DeviceState.UNKNOWN,
+        reason=reading.reason,
+        segments=segments,
+    )
+
+
+def _not_arrived(resident: Resident, planned: int) -> int:
+    if resident.state is not ResidentState.LOADING:
+        return 0
+    return planned - int(planned * resident.progress)

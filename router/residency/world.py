@@ -1,0 +1,197 @@
+"""The actual state as `plan` sees it, and the actions that a plan is made of. All frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from router.devices.base import DeviceReading
+from router.errors import RouterError
+from router.snapshot import ResidentState
+
+
+class Wants(StrEnum):
+    """What a waiter waits for.
+
+    A `REQUEST` takes a lease and makes its model a standard resident; a `HELPER` takes a lease for a routing
+    decision; a `LOAD` only waits until the model is ready, with the options that it names.
+    """
+
+    REQUEST = "request"
+    HELPER = "helper"
+    LOAD = "load"
+
+
+class Why(StrEnum):
+    """Why a resident goes. The machine-readable reason in the feed and in the metrics."""
+
+    COUNT_LIMIT = "count_limit"
+    MAKE_ROOM = "make_room"
+    UNLOADED = "unloaded"
+    IDLE = "idle"
+    PRESSURE = "memory_pressure"
+    OPTIONS = "options_changed"
+    DELETED = "deleted"
+    NO_MEMBERSHIP = "no_membership"
+    NO_WAITER = "no_waiter"
+    SHUTDOWN = "shutting_down"
+
+
+class LoadOptions(Struct, frozen=True):
+    """How to load a model. None leaves a value to the settings."""
+
+    ctx_size: int | None = None
+    parallel: int | None = None
+
+    def agrees_with(self, other: LoadOptions) -> bool:
+        """Whether what this asks for is what `other` has; what is not asked for agrees with anything."""
+        return (self.ctx_size in (None, other.ctx_size)) and (self.parallel in (None, other.parallel))
+
+
+NO_OPTIONS: Final = LoadOptions()
+
+
+class ResidentRow(Struct, frozen=True):
+    """One resident. `state` is never DRAINING: that is derived in each pass.
+
+    Attributes:
+        standard: has standard membership.
+        leases, helper_leases: holds in force, all of them and those of routing decisions.
+        last_use: seconds on the loop's clock; `use_order` rises with every use, so that it tells who was used
+            last even where the clock is too coarse to.
+        load_s: how long the load took.
+        newcomer: became READY in the very step that this pass belongs to, and has served nobody.
+        unload: the user asked for it to go.
+        was_draining: the previous pass drained it.
+        keep_alive_s: None for the setting's value.
+        bytes: charged for each device id.
+    """
+
+    id: int
+    model: str
+    type: str
+    state: ResidentState
+    standard: bool
+    leases: int
+    helper_leases: int
+    slots: int
+    last_use: float
+    use_order: int
+    load_s: float
+    options: LoadOptions
+    bytes: Mapping[str, int]
+    newcomer: bool = False
+    unload: bool = False
+    was_draining: bool = False
+    stuck: bool = False
+    keep_alive_s: float | None = None
+    evict_weight: float = 1.0
+
+    @property
+    def grants_max(self) -> int:
+        """Leases that may be held at once: one above the slots, so that none stands idle between two."""
+        return self.slots + 1
+
+
+class WaiterRow(Struct, frozen=True):
+    """One waiting request, in order of arrival by `id`.
+
+    `boarded` is the resident whose load it waited for to the end: that resident serves it, even while it
+    drains. `deadline` is on the loop's clock.
+    """
+
+    id: int
+    model: str
+    wants: Wants
+    deadline: float
+    options: LoadOptions = NO_OPTIONS
+    boarded: int = 0
+    policy: str | None = None
+
+
+class Failure(Struct, frozen=True):
+    """Failed loads in a row, and until when (loop's clock) the model is refused for them."""
+
+    count: int
+    until: float
+    message: str
+
+
+class Freed(Struct, frozen=True):
+    """Bytes of a process that exited at `at`: a reading begun before does not show them as free yet."""
+
+    at: float
+    bytes: Mapping[str, int]
+
+
+class World(Struct, frozen=True):
+    """Everything that a plan may look at besides what is desired."""
+
+    residents: tuple[ResidentRow, ...] = ()
+    waiters: tuple[WaiterRow, ...] = ()
+    pinned: frozenset[str] = frozenset()
+    failures: Mapping[str, Failure] = {}
+    readings: tuple[DeviceReading, ...] = ()
+    freed: tuple[Freed, ...] = ()
+    paused: bool = False
+    closing: bool = False
+
+
+class Load(Struct, frozen=True):
+    """Start a worker for a model."""
+
+    model: str
+    options: LoadOptions
+    standard: bool
+
+
+class Grant(Struct, frozen=True):
+    """Give a waiter its lease (or, for a load, its answer). A request makes the resident standard."""
+
+    waiter: int
+    resident: int
+
+
+class Refuse(Struct, frozen=True):
+    waiter: int
+    error: RouterError
+
+
+class Evict(Struct, frozen=True):
+    """Stop an idle resident's worker, or cancel a load that nobody waits for."""
+
+    resident: int
+    why: Why
+    room_for: str | None = None
+
+
+class EndStandard(Struct, frozen=True):
+    """Take standard membership from a resident that stays as a helper."""
+
+    resident: int
+    why: Why
+
+
+Action = Load | Grant | Refuse | Evict | EndStandard
+
+
+class Drain(Struct, frozen=True):
+    """Why a resident takes no new lease."""
+
+    why: Why
+    room_for: str | None = None
+
+
+class Plan(Struct, frozen=True):
+    """What to do now, which residents drain, and when to look again if nothing happens before.
+
+    `blocked` tells for a model that waits, by name, what it waits for.
+    """
+
+    actions: tuple[Action, ...]
+    draining: Mapping[int, Drain]
+    next_deadline: float | None
+    blocked: Mapping[str, str]

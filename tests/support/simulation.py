@@ -1,0 +1,192 @@
+"""Simulated workers, and a reconciler around them, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.catalog.model import LLM, Identity, Model
+from router.devices.base import DeviceReading
+from router.engines.base import Exit, WorkerSpec
+from router.errors import LoadFailed
+from router.policy.document import Policy
+from router.residency.desire import by_every_name
+from router.residency.plan import plan
+from router.residency.reconciler import Reconciler
+from router.residency.world import LoadOptions
+from router.settings.schema import Settings
+from router.snapshot import ResidentState
+from router.units import GIB
+
+
+def model(name: str, type: str = LLM, **rest: Any) -> Model:
+    return Model(
+        name=name,
+        path=f"/models/{name}.gguf",
+        type=type,
+        size_bytes=GIB,
+        identity=Identity(f"/models/{name}.gguf", GIB, 1),
+        **rest,
+    )
+
+
+def policy(name: str, *candidates: str, **rest: Any) -> Policy:
+    return Policy(
+        name=name,
+        components=candidates,
+        candidates=candidates,
+        default_model=candidates[0],
+        rules=(),
+        **rest,
+    )
+
+
+class SimWorker:
+    """A worker that does nothing but exist."""
+
+    host, port, api_key = "127.0.0.1", 1, "key"
+    launch_command: tuple[str, ...] = ()
+
+    def __init__(self, engine: SimEngine, spec: WorkerSpec) -> None:
+        self._engine = engine
+        self.spec = spec
+        engine.last_pid += 1
+        self.pid = engine.last_pid
+        self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self.stopping = False
+
+    async def stop(self) -> bool:
+        self.stopping = True
+        if not self.exited.done():
+            await asyncio.sleep(self._engine.stop_s)
+        if self._engine.unkillable:
+            return self.exited.done()
+        self.end(0)
+        return True
+
+    def end(self, code: int) -> None:
+        """The process ends."""
+        self._engine.alive.pop(self.pid, None)
+        if not self.exited.done():
+            self.exited.set_result(Exit(code, ("last line",)))
+
+
+@dataclass
+class SimEngine:
+    """Loads take `load_s` (by model, else the default) and end as `outcome` says."""
+
+    load_s: float = 1.0
+    stop_s: float = 0.1
+    unkillable: bool = False
+    load_s_of: dict[str, float] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    name: str = "simulated"
+    last_pid: int = 100
+    starts: list[str] = field(default_factory=list)
+    starting: int = 0
+    alive: dict[int, SimWorker] = field(default_factory=dict)
+
+    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> SimWorker:
+        self.starts.append(spec.model)
+        self.starting += 1
+        try:
+            load_s = self.load_s_of.get(spec.model, self.load_s)
+            for step in range(4):
+                await asyncio.sleep(load_s / 4)
+                progress((step + 1) / 4)
+            if spec.model in self.broken:
+                raise LoadFailed(f"{spec.model} is broken")
+            worker = SimWorker(self, spec)
+            self.alive[worker.pid] = worker
+            return worker
+        finally:
+            self.starting -= 1
+
+    def capabilities(self) -> Mapping[str, Any]:
+        return {}
+
+    def workers_of(self, name: str) -> list[SimWorker]:
+        return [w for w in self.alive.values() if w.spec.model == name]
+
+
+def make_spec(
+    model: Model,
+    options: LoadOptions,
+    settings: Settings,
+    readings: tuple[DeviceReading, ...],
+    charged: Mapping[str, int],
+) -> WorkerSpec:
+    return WorkerSpec(
+        model=model.name,
+        path=model.path,
+        type=model.type,
+        ctx_size=options.ctx_size or 4096,
+        parallel=options.parallel or settings.parallel,
+        booking={"host": model.size_bytes},
+        load_stall_s=settings.load_stall_timeout_s,
+    )
+
+
+class House:
+    """A reconciler with simulated workers and helpers to ask it things."""
+
+    def __init__(
+        self,
+        *models: Model,
+        settings: Settings | None = None,
+        policies: tuple[Policy, ...] = (),
+        engine: SimEngine | None = None,
+        planner: Callable[..., Any] = plan,
+        make: Callable[..., Reconciler] = Reconciler,
+    ) -> None:
+        self.engine = engine or SimEngine()
+        self.published = 0
+        self.settings = settings or Settings()
+        self.reconciler = make(self.engine, make_spec, self.settings, self._published, planner=planner)
+        self.models = {m.name: m for m in models}
+        self.policies = policies
+        self.random = random.Random(0)
+        self.reconciler.configure(policies=policies, lookup=by_every_name(models))
+
+    def _published(self) -> None:
+        self.published += 1
+
+    def set(self, **changes: Any) -> None:
+        values = {name: getattr(self.settings, name) for name in Settings.__struct_fields__}
+        self.settings = Settings(**(values | changes))
+        self.reconciler.configure(settings=self.settings)
+
+    def state(self, name: str) -> ResidentState | None:
+        """What the last pass made of the model."""
+        for resident in self.reconciler.table.of_model(name):
+            if resident.state is ResidentState.READY and resident.drain is not None:
+                return ResidentState.DRAINING
+            return resident.state
+        return None
+
+    def resident(self) -> list[str]:
+        """Models in the pools, oldest first."""
+        return [
+            r.model.name
+            for r in self.reconciler.table.residents.values()
+            if r.state is not ResidentState.EVICTING
+        ]
+
+    async def use(self, name: str, seconds: float = 0.0, **rest: Any) -> int:
+        """One request: wait for the model, answer for a while. Returns the worker's pid."""
+        lease = await self.reconciler.acquire(name, **rest)
+        try:
+            await asyncio.sleep(seconds)
+            return lease.worker.pid
+        finally:
+            lease.release()
+
+    def ask(self, name: str, seconds: float = 0.0, **rest: Any) -> asyncio.Task[int]:
+        """`use` as a task."""
+        return asyncio.ensure_future(self.use(name, seconds, **rest))
+
+    def codes(self) -> list[str]:
+        return [entry.code for entry in self.reconciler.feed.latest(500)]
