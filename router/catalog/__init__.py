@@ -1,1 +1,1 @@
-"""catalog."""
+"""What models exist: GGUF files in the folders, and the demo model to fetch."""

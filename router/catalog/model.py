@@ -24,6 +24,7 @@ class Model(Struct, frozen=True):
     """A model that exists on disk.
 
     `broken` says why it cannot be loaded ("" if it can); then `header` is None.
+    A `remote` model is served elsewhere: it is in no pool and needs no memory here.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Model(Struct, frozen=True):
     header: ModelHeader | None = None
     aliases: tuple[str, ...] = ()
     broken: str = ""
+    remote: bool = False
 
     @property
     def context_length(self) -> int:

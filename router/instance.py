@@ -1,0 +1,157 @@
+"""One instance a user: a lock that the kernel gives back when its holder dies, and who holds it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+from msgspec import Struct
+
+from router.errors import InstanceError
+
+LOCK_NAME: Final = "instance.lock"
+HOLDER_NAME: Final = "instance.json"
+# Whoever asks for the holder takes the lock for a moment; starting must not mistake that for an instance.
+TRIES: Final = 20
+PAUSE_S: Final = 0.01
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class Holder(Struct, frozen=True):
+    """The running instance: process id, start in Unix seconds, base URL once it answers ("" before)."""
+
+    pid: int
+    started: float
+    endpoint: str = ""
+
+
+class InstanceLock:
+    """The lock on one state folder. Files left by a dead instance do not matter: the lock died with it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._lock_path = state_dir / LOCK_NAME
+        self._holder_path = state_dir / HOLDER_NAME
+        self._file: IO[bytes] | None = None
+        self._holder: Holder | None = None
+
+    @property
+    def held(self) -> bool:
+        """This process holds the lock, by this object."""
+        return self._file is not None
+
+    def acquire(self) -> bool:
+        """Take the lock; False if another instance has it. Takes a fifth of a second at most.
+
+        Raises:
+            InstanceError: the file cannot be made, or its file system knows no locks.
+        """
+        if self._file is not None:
+            return True
+        try:
+            self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = _try(self._lock_path)
+        except OSError as error:
+            raise InstanceError(
+                f"{self._lock_path} cannot be locked: {error.strerror or error}.",
+                hint="The state folder must be writable and on a file system with locks.",
+            ) from error
+        if file is None:
+            return False
+        self._file = file
+        self._holder = Holder(os.getpid(), time.time())
+        self._write()
+        return True
+
+    def set_endpoint(self, url: str) -> None:
+        """Record where this instance answers, for those that start later.
+
+        Raises:
+            InstanceError: the lock is not held.
+        """
+        if self._holder is None:
+            raise InstanceError("The instance lock is not held.")
+        self._holder = msgspec.structs.replace(self._holder, endpoint=url)
+        self._write()
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent."""
+        if self._file is None:
+            return
+        self._holder_path.unlink(missing_ok=True)
+        _unlock(self._file)
+        self._file.close()
+        self._file = self._holder = None
+
+    def _write(self) -> None:
+        temporary = self._holder_path.with_suffix(".new")
+        temporary.write_bytes(msgspec.json.encode(self._holder))
+        os.replace(temporary, self._holder_path)
+
+
+def read_holder(state_dir: Path) -> Holder | None:
+    """The instance that holds the lock on this folder; None if there is none, whatever files say."""
+    path = state_dir / LOCK_NAME
+    if not path.exists():
+        return None
+    try:
+        free = _once(path)
+    except OSError:
+        return None
+    if free is not None:
+        _unlock(free)
+        free.close()
+        return None
+    try:
+        return msgspec.json.decode((state_dir / HOLDER_NAME).read_bytes(), type=Holder)
+    except (OSError, msgspec.MsgspecError):
+        # It has the lock and has not yet written, or is just leaving.
+        return None
+
+
+def _try(path: Path) -> IO[bytes] | None:
+    """Raises OSError."""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)  # noqa: TID251  # before there is a loop, and short
+        file = _once(path)
+        if file is not None:
+            return file
+    return None
+
+
+def _once(path: Path) -> IO[bytes] | None:
+    """The locked file, or None if another process has the lock. Raises OSError for any other reason."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.fdopen(handle, "r+b", buffering=0)
+    try:
+        _lock(file)
+    except (BlockingIOError, PermissionError):
+        file.close()
+        return None
+    except BaseException:
+        file.close()
+        raise
+    return file
