@@ -30,7 +30,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent
 NEEDS_YOU = 2
@@ -287,16 +287,12 @@ class Setup:
             return ""
         if self.written() == self.WORKING:
             return "the last set-up was interrupted"
-        try:
-            found = subprocess.run(
-                [self.interpreter, "-c", "import pip, sys; print(*sys.version_info[:2], sys.prefix)"],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
+        done = run_quietly(
+            [str(self.interpreter), "-c", "import pip, sys; print(*sys.version_info[:2], sys.prefix)"]
+        )
+        if done.returncode:
             return "its Python does not run any more"
-        if found != f"{sys.version_info[0]} {sys.version_info[1]} {self.venv}":
+        if tail(done.stdout) != f"{sys.version_info[0]} {sys.version_info[1]} {self.venv}":
             return "it was made by another Python or in another place"
         return ""
 
@@ -306,7 +302,8 @@ class Setup:
         Raises:
             Stop: it needs the user, or something could not be fetched.
         """
-        if reason := self.broken():
+        reason = self.broken()
+        if reason:
             say(f"making .venv anew: {reason}")
             if self.venv.is_symlink():
                 self.venv.unlink()
@@ -398,20 +395,24 @@ def base_python() -> str:
 
 
 def run_quietly(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run to the end with all output collected, and with pip's own settings that would spoil a venv off."""
+    """Run to the end with all output collected. A program that can't be started has exit code 127."""
+    # Settings of pip that would put packages elsewhere than into the environment are off.
     environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "LC_ALL": "C.UTF-8"}
     environment.pop("PYTHONHOME", None)
     environment.pop("PIP_TARGET", None)
-    return subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:  # the program is not there, or can't be started
+        return subprocess.CompletedProcess(command, 127, str(error))
 
 
 def tail(output: str) -> str:
@@ -503,7 +504,8 @@ def command_run(setup: Setup, arguments: list[str]) -> int:
 
 def ensure_tests(setup: Setup) -> None:
     setup.ensure("dev", packages=missing_to_test, purpose="The tests")
-    if tools := missing_tools():
+    tools = missing_tools()
+    if tools:
         how = how_to_install(tools, has_apt=shutil.which("apt-get") is not None)
         say(f"the end-to-end tests will be skipped, their tools are not here. {how}")
 
@@ -549,7 +551,8 @@ def command_lint(setup: Setup, arguments: list[str]) -> int:
 def command_bench(setup: Setup, arguments: list[str]) -> int:
     folder = setup.root / "tests" / "bench"
     known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
-    if unknown := [name for name in arguments if name not in known]:
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
         raise Stop(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(known)}.", NEEDS_YOU)
     ensure_tests(setup)
     names = arguments or known
@@ -616,31 +619,31 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
 }
 
 
-def main(arguments: Sequence[str], errors: IO[str] = sys.stderr) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run one command.
 
     Returns: the exit code.
     """
     if os.name == "nt":
-        print("dev.py does not know Windows yet: it sets up Linux and macOS.", file=errors)
+        print("dev.py does not know Windows yet: it sets up Linux and macOS.", file=sys.stderr)
         return NEEDS_YOU
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0
     if name not in COMMANDS:
-        print(f"dev.py knows no command {name!r}.\n\n{USAGE}", end="", file=errors)
+        print(f"dev.py knows no command {name!r}.\n\n{USAGE}", end="", file=sys.stderr)
         return NEEDS_YOU
     try:
         return COMMANDS[name](Setup(ROOT, base_python()), rest)
     except Stop as stop:
-        print(f"dev.py: {stop}", file=errors)
+        print(f"dev.py: {stop}", file=sys.stderr)
         return stop.code
     except OSError as error:  # a full disk, a folder that can't be written
-        print(f"dev.py: {error}", file=errors)
+        print(f"dev.py: {error}", file=sys.stderr)
         return NEEDS_YOU
     except KeyboardInterrupt:
-        print("dev.py: stopped; the next start mends what was left half done.", file=errors)
+        print("dev.py: stopped; the next start mends what was left half done.", file=sys.stderr)
         return 130
 
 

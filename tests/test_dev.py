@@ -1,0 +1,471 @@
+"""dev.py: its decisions, its messages, and a set-up that was interrupted."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import dev
+
+ROOT = Path(__file__).resolve().parents[1]
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)", re.MULTILINE)
+
+
+# --- the lock files ----------------------------------------------------------------------------------
+
+
+def locked(name: str) -> dict[str, Version]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return {canonicalize_name(pin["name"]): Version(pin["version"]) for pin in PIN.finditer(text)}
+
+
+def declared(*groups: str) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lines = list(project["project"]["dependencies"])
+    for group in groups:
+        lines += project["dependency-groups"][group]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"), [("requirements.lock", ("build",)), ("requirements-dev.lock", ("build", "dev"))]
+)
+def test_the_lock_matches_pyproject(name: str, groups: tuple[str, ...]) -> None:
+    pins = locked(name)
+    stale = [
+        str(requirement)
+        for requirement in declared(*groups)
+        if (pin := pins.get(canonicalize_name(requirement.name))) is None or pin not in requirement.specifier
+    ]
+    assert stale == [], "run: python3 dev.py lock"
+
+
+def test_both_locks_name_the_same_releases() -> None:
+    assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
+
+
+def test_the_build_backend_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    pins = locked("requirements.lock")
+    for line in project["build-system"]["requires"]:
+        requirement = Requirement(line)
+        assert pins[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+@pytest.mark.parametrize("name", dev.Setup.LOCKS.values())
+def test_the_lock_names_no_place_and_hashes_everything(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    requirements = re.sub(r"\\\n\s*", "", text)
+    lines = [line for line in requirements.splitlines() if line and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.match(r"^[A-Za-z0-9._-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line), line
+    assert not re.search(r"https?:|file:| @ |--(?:extra-)?index-url|--find-links", text)
+
+
+# --- an old Python -----------------------------------------------------------------------------------
+
+
+def test_an_old_python_is_told_so() -> None:
+    source = (ROOT / "dev.py").read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 7))  # or the message would be a syntax error
+    program = (
+        "import runpy, sys; sys.version_info = (3, 9, 2, 'final', 0); sys.version = '3.9.2 (old)'; "
+        "sys.argv = ['dev.py', 'test']; runpy.run_path('dev.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Lemon Tray needs Python 3.11 or newer, and this is 3.9.2:")
+
+
+# --- commands ----------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.main([]) == 0
+    text = capsys.readouterr().out
+    assert set(re.findall(r"^  (\w+) ", text, re.MULTILINE)) == set(dev.COMMANDS)
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.main(["tset"]) == dev.NEEDS_YOU
+    assert "'tset'" in capsys.readouterr().err
+
+
+def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.main(["bench", "nothing"]) == dev.NEEDS_YOU
+    assert "first_token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "window"),
+    [
+        ([], True),
+        (["--demo"], True),
+        (["run", "--demo"], True),
+        (["serve", "--port", "0"], False),
+        (["status"], False),
+    ],
+)
+def test_only_the_tray_app_needs_qt(arguments: list[str], window: bool) -> None:
+    assert dev.opens_window(arguments) is window
+
+
+class Replaced(Exception):
+    """Stands for the program that dev.py becomes."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        super().__init__()
+        self.command = list(command)
+        self.environment = environment
+
+
+@pytest.fixture
+def becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing to set up, and the program is not started but raised."""
+
+    def replace(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+        raise Replaced(command, environment or {})
+
+    monkeypatch.setattr(dev, "replace", replace)
+    monkeypatch.setattr(dev.Setup, "ensure", lambda *args, **kwargs: None)
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.usefixtures("becomes")
+def test_run_passes_its_arguments_on() -> None:
+    with pytest.raises(Replaced) as replaced:
+        dev.main(["run", "--demo", "--simulate", "24GiB,24GiB"])
+    assert replaced.value.command[1:] == ["-P", "-m", "lemon_tray", "--demo", "--simulate", "24GiB,24GiB"]
+
+
+@pytest.mark.usefixtures("becomes")
+@pytest.mark.parametrize(
+    ("arguments", "tail", "profile"),
+    [
+        (["-k", "a or b"], ["-m", "not long", "-k", "a or b"], {}),
+        (["--long", "-x"], ["-m", "long", "-x"], {"HYPOTHESIS_PROFILE": "long"}),
+    ],
+)
+def test_test_passes_its_arguments_on(arguments: list[str], tail: list[str], profile: dict[str, str]) -> None:
+    with pytest.raises(Replaced) as replaced:
+        dev.main(["test", *arguments])
+    assert replaced.value.command[1:] == ["-m", "pytest", *tail]
+    assert replaced.value.environment == profile
+
+
+# --- the system's packages ---------------------------------------------------------------------------
+
+
+def test_missing_libraries_become_packages() -> None:
+    libraries = {"liba.so.1": "a", "libb.so.2": "b", "libc.so.3": "c"}
+    assert dev.missing_libraries(libraries, lambda library: library == "libb.so.2") == ["a", "c"]
+
+
+def test_a_library_that_is_not_there_does_not_load() -> None:
+    assert not dev.loads("libnothing-of-that-name.so.77")
+    assert dev.loads("libc.so.6") or sys.platform != "linux"
+
+
+def test_missing_tools_become_packages() -> None:
+    assert dev.missing_tools(lambda tool: None if tool in ("xprop", "trayer") else f"/usr/bin/{tool}") == [
+        "trayer",
+        "x11-utils",
+    ]
+
+
+def test_fonts_are_looked_for_below_the_folders(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").touch()
+    assert not dev.has_font([tmp_path, tmp_path / "missing"])
+    (tmp_path / "truetype").mkdir()
+    (tmp_path / "truetype" / "Some.TTF").touch()
+    assert dev.has_font([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("uid", "apt", "expected"),
+    [
+        (
+            1000,
+            "/usr/bin/apt-get",
+            "  sudo apt-get update && sudo apt-get install -y --no-install-recommends a b\n",
+        ),
+        (1000, None, "no apt here"),
+        (0, None, "no apt here"),
+    ],
+)
+def test_who_may_not_install_is_told_how(
+    monkeypatch: pytest.MonkeyPatch, uid: int, apt: str | None, expected: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(shutil, "which", lambda name: apt)
+    with pytest.raises(dev.Stop, match="The tray app needs packages") as stop:
+        dev.install(["a", "b"], "The tray app")
+    assert stop.value.code == dev.NEEDS_YOU
+    assert expected in str(stop.value)
+
+
+def test_root_installs_with_apt_and_hears_why_it_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    apt = tmp_path / "apt-get"
+    apt.write_text(
+        f'#!/bin/sh\necho "$DEBIAN_FRONTEND $*" >> {log}\n'
+        'case "$*" in *broken*) echo "E: Unable to locate package broken."; exit 100;; esac\n'
+    )
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    dev.install([], "Nothing")
+    assert not log.exists()
+    dev.install(["a", "b"], "The tests")
+    update, install = log.read_text().splitlines()
+    assert update.startswith("noninteractive")
+    assert update.endswith("update")
+    assert install.endswith("install -y --no-install-recommends a b")
+    with pytest.raises(
+        dev.Stop, match=r"could not install broken: Unable to locate package broken\."
+    ) as stop:
+        dev.install(["broken"], "The tests")
+    assert stop.value.code == dev.NOT_FETCHED
+
+
+# --- pip's words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (
+            "WARNING: Retrying: NewConnectionError('Temporary failure in name resolution')\n"
+            "ERROR: Could not find a version that satisfies the requirement a==1\n"
+            "ERROR: No matching distribution found for a==1\n",
+            "could not be fetched (No matching distribution found for a==1). Check the network",
+        ),
+        (
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n  a==1\n",
+            "its hash differs",
+        ),
+        ("ERROR: Could not install packages due to an OSError: No space left\n", "OSError: No space left"),
+    ],
+)
+def test_pip_failures_become_one_line(output: str, expected: str) -> None:
+    line = dev.explain_pip(output)
+    assert expected in line
+    assert "\n" not in line
+
+
+# --- the environment ---------------------------------------------------------------------------------
+
+
+class Machine:
+    """Stands for all programs that the set-up starts. `fail` is what the next matching command does."""
+
+    def __init__(self, setup: dev.Setup) -> None:
+        self.setup = setup
+        self.commands: list[str] = []
+        self.fail: dict[str, BaseException | str] = {}
+        self.environments = 0
+        self.packages: set[str] = set()
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        words = " ".join(command)
+        self.commands.append(words)
+        for part, failure in self.fail.items():
+            if part in words:
+                del self.fail[part]
+                if isinstance(failure, BaseException):
+                    raise failure
+                return subprocess.CompletedProcess(command, 1, failure)
+        output = ""
+        if "-m venv" in words:
+            self.environments += 1
+            self.packages.clear()
+            self.setup.interpreter.parent.mkdir(parents=True)
+            self.setup.interpreter.touch()
+        elif "sys.prefix" in words:
+            if not self.setup.interpreter.exists():
+                return subprocess.CompletedProcess(command, 127, "not found")
+            output = f"{sys.version_info[0]} {sys.version_info[1]} {self.setup.venv}\n"
+        elif "--require-hashes" in words:
+            self.packages.add(Path(command[-1]).name)
+        return subprocess.CompletedProcess(command, 0, output)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    (tmp_path / "router").mkdir()
+    (tmp_path / "router" / "version.py").write_text('__version__ = "1"\n')
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "lemon-tray"\n')
+    for lock in dev.Setup.LOCKS.values():
+        (tmp_path / lock).write_text("a==1 --hash=sha256:0\n")
+    machine = Machine(dev.Setup(tmp_path, sys.executable))
+    monkeypatch.setattr(dev, "run_quietly", machine)
+    return machine
+
+
+def test_a_second_start_does_nothing(machine: Machine) -> None:
+    machine.setup.ensure("run")
+    assert machine.packages == {"requirements.lock"}
+    machine.commands.clear()
+    machine.setup.ensure("run")
+    assert machine.commands == []
+
+
+def test_the_development_group_serves_to_run(machine: Machine) -> None:
+    machine.setup.ensure("dev")
+    machine.commands.clear()
+    machine.setup.ensure("run")
+    assert machine.commands == []
+
+
+def test_tests_add_to_what_run_installed(machine: Machine) -> None:
+    machine.setup.ensure("run")
+    machine.setup.ensure("dev")
+    assert machine.packages == {"requirements.lock", "requirements-dev.lock"}
+    assert machine.environments == 1
+
+
+@pytest.mark.parametrize("step", ["-m venv", "--require-hashes", "--editable", "PySide6"])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), "ERROR: broken"], ids=["killed", "failed"])
+def test_an_interrupted_setup_is_made_anew(machine: Machine, step: str, failure: BaseException | str) -> None:
+    machine.fail[step] = failure
+    with pytest.raises((dev.Stop, KeyboardInterrupt)):
+        machine.setup.ensure("dev", purpose="The tests")
+    assert not machine.setup.ready("dev")
+    assert not machine.setup.ready("run")
+    left = machine.setup.venv / "half-installed"
+    left.touch()
+
+    machine.setup.ensure("dev", purpose="The tests")
+    assert machine.setup.ready("dev")
+    assert machine.packages == {"requirements-dev.lock"}
+    assert not left.exists()
+
+
+def test_a_kill_before_the_first_mark_is_noticed(machine: Machine) -> None:
+    machine.setup.venv.mkdir()
+    machine.setup.ensure("run")
+    assert machine.environments == 1
+
+
+def test_an_interrupted_update_is_made_anew(machine: Machine) -> None:
+    machine.setup.ensure("run")
+    (machine.setup.root / "requirements.lock").write_text("a==2 --hash=sha256:0\n")
+    machine.fail["--require-hashes"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        machine.setup.ensure("run")
+    machine.setup.ensure("run")
+    assert machine.environments == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.lock", "a==2 --hash=sha256:0\n"),
+        ("router/version.py", '__version__ = "2"\n'),
+        ("pyproject.toml", '[project]\nname = "lemon-tray"\ndependencies = ["a"]\n'),
+    ],
+)
+def test_a_change_that_matters_is_installed(machine: Machine, name: str, text: str) -> None:
+    machine.setup.ensure("run")
+    (machine.setup.root / name).write_text(text)
+    assert not machine.setup.ready("run")
+    machine.setup.ensure("run")
+    assert machine.setup.ready("run")
+    assert machine.environments == 1
+
+
+def test_a_change_of_a_tool_s_settings_installs_nothing(machine: Machine) -> None:
+    machine.setup.ensure("run")
+    (machine.setup.root / "pyproject.toml").write_text('[project]\nname = "lemon-tray"\n[tool.ruff]\nx = 1\n')
+    assert machine.setup.ready("run")
+
+
+def test_an_environment_made_by_hand_is_kept(machine: Machine) -> None:
+    machine([sys.executable, "-m", "venv", str(machine.setup.venv)])
+    machine.setup.ensure("dev")
+    assert machine.environments == 1
+    assert machine.setup.ready("dev")
+
+
+def test_a_dead_python_is_replaced(machine: Machine) -> None:
+    machine.setup.ensure("run")
+    (machine.setup.root / "requirements.lock").write_text("a==2 --hash=sha256:0\n")
+    machine.fail["sys.prefix"] = "cannot execute"
+    machine.setup.ensure("run")
+    assert machine.environments == 2
+
+
+def test_missing_packages_of_the_system_are_installed_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: list[tuple[list[str], str]] = []
+    missing = ["libegl1"]
+
+    def install(packages: list[str], purpose: str) -> None:
+        installed.append((list(packages), purpose))
+        missing.clear()
+
+    monkeypatch.setattr(dev, "install", install)
+    machine.setup.ensure("run", packages=lambda: list(missing), purpose="The tray app")
+    assert installed == [(["libegl1"], "The tray app")]
+    installed.clear()
+    machine.setup.ensure("run", packages=lambda: list(missing), purpose="The tray app")
+    assert installed == []
+    # They may also vanish after the environment was made.
+    missing.append("libgl1")
+    machine.setup.ensure("run", packages=lambda: list(missing), purpose="The tray app")
+    assert installed == [(["libgl1"], "The tray app")]
+
+
+def test_debian_s_python_without_venv_gets_its_package(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: list[list[str]] = []
+    monkeypatch.setattr(dev, "install", lambda packages, purpose: installed.append(list(packages)))
+    machine.fail["import ensurepip, venv"] = "ModuleNotFoundError: No module named 'ensurepip'"
+    machine.setup.ensure("run")
+    assert [f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"] in installed
+    assert machine.setup.ready("run")
+
+
+def test_only_one_setup_works_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = tmp_path / "lock"
+    with dev.alone(lock), lock.open("w") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_setup_waits_for_another(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import dev, pathlib\n"
+    program += f"with dev.alone(pathlib.Path({str(lock)!r})): print('in')\n"
+    with dev.alone(lock):
+        child = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert child.stderr is not None
+        assert "waiting" in child.stderr.readline()
+        assert child.poll() is None
+    out, _ = child.communicate(timeout=60)
+    assert out == "in\n"
+    assert child.returncode == 0
