@@ -1,0 +1,503 @@
+"""A device's memory: its name and numbers, the bar, and the legend below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, QVariantAnimation, Signal
+from PySide6.QtGui import (
+    QEnterEvent,
+    QFocusEvent,
+    QHelpEvent,
+    QHideEvent,
+    QKeyEvent,
+    QPainter,
+    QPainterPath,
+    QPaintEvent,
+    QPen,
+)
+from PySide6.QtWidgets import QToolTip, QWidget
+
+from lemon_tray.paint import fill_model, focus_ring, rounded
+from lemon_tray.theme import CONTENT, Look, Role
+from lemon_tray.view import Bar, Segment, SegmentKind
+from lemon_tray.widgets import Run, Text, by_keyboard, finish_motion, start_motion
+
+GAP: Final = 1.5
+LEAST: Final = 4.5
+TICK_FROM_END: Final = 3.0
+LEGEND_COLUMNS: Final = (188, 156)
+
+
+def segment_spans(sizes: Sequence[int], total: int, width: float) -> list[tuple[float, float]]:
+    """Left edge and width of each segment, gap included; the last size is what is free and takes the rest.
+
+    No segment above zero bytes is narrower than `LEAST`; free memory pays for that, and when there is none
+    left, the widest segment does.
+    """
+    widths = [size / total * width if total else 0.0 for size in sizes[:-1]]
+    widths = [max(w, LEAST) if size > 0 else 0.0 for w, size in zip(widths, sizes, strict=False)]
+    excess = sum(widths) - width
+    while excess > 1e-6 and widths:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= LEAST:
+            break
+        cut = min(excess, widths[widest] - LEAST)
+        widths[widest] -= cut
+        excess -= cut
+    spans, x = [], 0.0
+    for w in widths:
+        spans.append((x, w))
+        x += w
+    spans.append((x, max(0.0, width - x)))
+    return spans
+
+
+class _Stop(QWidget):
+    """One segment or the tick, for keyboard, pointer and screen reader. Draws nothing."""
+
+    def __init__(self, bar: MemoryBar, index: int) -> None:
+        super().__init__(bar)
+        self._bar = bar
+        self.index = index
+        self.tip: tuple[str, ...] = ()
+        self.ring = False
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.ring = by_keyboard(event)
+        self._bar.stop_focused(self)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self._bar.stop_left(self)
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self._bar.tip_wanted.emit(self)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._bar.tip_over.emit()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        self._bar.stop_key(self, event)
+
+
+class MemoryBar(QWidget):
+    """The bar itself: segments in their order, the margin's tick, or the reason why nothing is known."""
+
+    tip_wanted = Signal(QWidget)
+    tip_over = Signal()
+
+    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.look = look
+        self._bar: Bar | None = None
+        self._stops: list[_Stop] = []
+        self._current = 0
+        self._from: dict[str, tuple[float, float, float]] = {}
+        self._to: dict[str, tuple[float, float, float]] = {}
+        self._phase = 1.0
+        self._motion = QVariantAnimation(self)
+        self._motion.valueChanged.connect(self._move)
+
+    # What is shown
+
+    def show_bar(self, bar: Bar) -> None:
+        if bar == self._bar:
+            return
+        before, self._bar = self._bar, bar
+        self._from = {key: self._at(key) for key in self._to}
+        self._to = self._goals(bar)
+        same_device = before is not None and before.id == bar.id and before.total == bar.total
+        for key, goal in self._to.items():
+            self._from.setdefault(key, (goal[0], 0.0, goal[2]))
+        duration = self.look.duration(160) if same_device else 0
+        self.setAccessibleName(bar.accessible)
+        self._place_stops()
+        start_motion(self._motion, 0.0, 1.0, duration, self.isVisible())
+        self.update()
+
+    def restyle(self) -> None:
+        if self._bar is not None:
+            self._to = self._goals(self._bar)
+            self._from = dict(self._to)
+            self._place_stops()
+        self.update()
+
+    def _goals(self, bar: Bar) -> dict[str, tuple[float, float, float]]:
+        if bar.total is None:
+            return {}
+        spans = segment_spans([s.bytes for s in bar.segments], bar.total, self.width())
+        goals = {}
+        for segment, (x, w) in zip(bar.segments, spans, strict=True):
+            arrived = 1.0 - segment.reserved / segment.bytes if segment.bytes else 1.0
+            goals[segment.key] = (x, w, arrived)
+        return goals
+
+    def _at(self, key: str) -> tuple[float, float, float]:
+        goal = self._to[key]
+        start = self._from.get(key, goal)
+        p = self._phase
+        return tuple(s + (g - s) * p for s, g in zip(start, goal, strict=True))  # type: ignore[return-value]
+
+    def _move(self, value: object) -> None:
+        assert isinstance(value, float)
+        eased = 1 - (1 - value) ** 3
+        if eased != self._phase:
+            self._phase = eased
+            self.update()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        finish_motion(self._motion)
+
+    def _trough(self) -> QRectF:
+        height = self.look.px(12 if self._bar is not None and self._bar.compact else 20)
+        return QRectF(0, (self.height() - height) / 2, self.width(), height)
+
+    def _tick_x(self) -> float:
+        assert self._bar is not None and self._bar.total
+        x = self.width() * (1 - self._bar.margin / self._bar.total)
+        return round(min(x, self.width() - TICK_FROM_END) - 1)
+
+    # Keyboard and pointer
+
+    def _place_stops(self) -> None:
+        bar = self._bar
+        assert bar is not None
+        wanted: list[tuple[QRectF, str, tuple[str, ...]]] = []
+        trough = self._trough()
+        if bar.total is not None:
+            for segment in bar.segments:
+                x, w, _ = self._to[segment.key]
+                area = QRectF(x, trough.top(), max(0.0, w - (GAP if w > GAP else 0)), trough.height())
+                if segment.bytes > 0:
+                    wanted.append((area, segment.accessible, segment.tip))
+            if bar.margin:
+                tick = QRectF(self._tick_x() - 2, 0, 6, self.height())
+                wanted.append((tick, bar.margin_tip, (bar.margin_tip,)))
+        while len(self._stops) < len(wanted):
+            self._stops.append(_Stop(self, len(self._stops)))
+        self._current = min(self._current, max(0, len(wanted) - 1))
+        for stop, (area, name, tip) in zip(self._stops, wanted, strict=False):
+            stop.setGeometry(area.toAlignedRect())
+            stop.setAccessibleName(name)
+            stop.tip = tip
+            stop.show()
+        for stop in self._stops[len(wanted) :]:
+            stop.hide()
+        self._roving()
+
+    def _roving(self) -> None:
+        """One stop of the bar is in the tab order; arrow keys reach the others."""
+        for stop in self._stops:
+            here = stop.index == self._current
+            stop.setFocusPolicy(Qt.FocusPolicy.TabFocus if here else Qt.FocusPolicy.NoFocus)
+
+    def shown_stops(self) -> list[_Stop]:
+        return [s for s in self._stops if not s.isHidden()]
+
+    def stop_focused(self, stop: _Stop) -> None:
+        self._current = stop.index
+        self._roving()
+        self.update()
+        if stop.ring:
+            self.tip_wanted.emit(stop)
+
+    def stop_left(self, stop: _Stop) -> None:
+        self.update()
+        self.tip_over.emit()
+
+    def stop_key(self, stop: _Stop, event: QKeyEvent) -> None:
+        stops = self.shown_stops()
+        target = {
+            Qt.Key.Key_Left: stop.index - 1,
+            Qt.Key.Key_Right: stop.index + 1,
+            Qt.Key.Key_Home: 0,
+            Qt.Key.Key_End: len(stops) - 1,
+        }.get(Qt.Key(event.key()))
+        if target is None:
+            event.ignore()
+            return
+        chosen = stops[min(max(target, 0), len(stops) - 1)]
+        chosen.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        chosen.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    # Painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        bar = self._bar
+        if bar is None:
+            return
+        look, painter = self.look, QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        trough, radius = self._trough(), look.px(4)
+        if bar.total is None:
+            self._paint_unknown(painter, bar, trough, radius)
+            return
+        outline = rounded(trough.adjusted(0.5, 0.5, -0.5, -0.5), radius)
+        painter.fillPath(outline, look.colour("track"))
+        painter.setPen(QPen(look.colour("edge"), 1))
+        painter.drawPath(outline)
+        clip = rounded(trough, radius)
+        for segment in bar.segments:
+            if segment.kind is not SegmentKind.FREE:
+                self._paint_segment(painter, segment, trough, clip)
+        if bar.margin:
+            self._paint_tick(painter)
+        focused = next((s for s in self._stops if s.hasFocus() and s.ring), None)
+        if focused is not None:
+            ring = QRectF(focused.geometry()).adjusted(-2, -2, 2, 2).intersected(QRectF(self.rect()))
+            focus_ring(painter, look, ring, look.px(5))
+
+    def _paint_segment(self, painter: QPainter, segment: Segment, trough: QRectF, clip: QPainterPath) -> None:
+        look = self.look
+        x, w, arrived = self._at(segment.key)
+        gap = GAP if w > GAP else 0.0
+        if w <= 0:
+            return
+        painter.save()
+        painter.setClipPath(clip)
+        painter.fillRect(QRectF(x, trough.top() - 1, w, trough.height() + 2), look.colour("bg"))
+        shape = QPainterPath()
+        shape.addRect(QRectF(x, trough.top(), w - gap, trough.height()))
+        shape = shape.intersected(clip)
+        match segment.kind:
+            case SegmentKind.MODEL:
+                fill_model(painter, look, shape, segment.number, arrived)
+            case SegmentKind.MORE:
+                painter.fillPath(shape, look.colour("ink2"))
+            case _:
+                painter.fillPath(shape, look.colour("others"))
+        painter.restore()
+
+    def _paint_tick(self, painter: QPainter) -> None:
+        x = self._tick_x()
+        painter.fillRect(QRectF(x - 1, 0, 4, self.height()), self.look.colour("bg"))
+        painter.fillRect(QRectF(x, 0, 2, self.height()), self.look.colour("ink"))
+
+    def _paint_unknown(self, painter: QPainter, bar: Bar, trough: QRectF, radius: float) -> None:
+        look = self.look
+        pen = QPen(look.colour("ctl"), 1.5)
+        pen.setDashPattern([3, 2.5])
+        painter.setPen(pen)
+        painter.drawRoundedRect(trough.adjusted(0.75, 0.75, -0.75, -0.75), radius, radius)
+        painter.setPen(look.colour("error.ink"))
+        painter.setFont(look.font(Role.SMALL))
+        room = int(trough.width()) - look.px(16)
+        text = look.metrics(Role.SMALL).elidedText(bar.reason, Qt.TextElideMode.ElideRight, room)
+        painter.drawText(trough, int(Qt.AlignmentFlag.AlignCenter), text)
+
+
+class Legend(QWidget):
+    """Swatch, name and number of each segment, in two columns."""
+
+    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.look = look
+        self._segments: tuple[Segment, ...] = ()
+        self.cut: dict[int, str] = {}
+
+    def show_segments(self, segments: tuple[Segment, ...]) -> None:
+        if segments != self._segments:
+            self._segments = segments
+            self.update()
+
+    def restyle(self) -> None:
+        self.update()
+
+    def rows(self) -> int:
+        return (len(self._segments) + 1) // 2
+
+    def cells(self) -> list[QRectF]:
+        """Where each entry stands: row by row up to three entries, column by column from four on."""
+        px, rows = self.look.px, self.rows()
+        left, right = (px(w) for w in LEGEND_COLUMNS)
+        cells = []
+        for index in range(len(self._segments)):
+            if len(self._segments) <= 3:
+                row, column = divmod(index, 2)
+            else:
+                column, row = divmod(index, rows)
+            x, width = (0, left) if column == 0 else (self.width() - right, right)
+            cells.append(QRectF(x, row * px(20), width, px(20)))
+        return cells
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self.cut.clear()
+        for index, (segment, cell) in enumerate(zip(self._segments, self.cells(), strict=True)):
+            self._paint_entry(painter, index, segment, cell)
+
+    def _paint_entry(self, painter: QPainter, index: int, segment: Segment, cell: QRectF) -> None:
+        look, px = self.look, self.look.px
+        metrics = look.metrics(Role.SMALL)
+        side = px(12)
+        swatch = QRectF(cell.left(), cell.center().y() - side / 2, side, side)
+        paint_swatch(painter, look, swatch, segment)
+        painter.setFont(look.font(Role.SMALL))
+        baseline = cell.top() + (cell.height() - metrics.height()) / 2 + metrics.ascent()
+        number = metrics.horizontalAdvance(segment.value)
+        painter.setPen(look.colour("ink"))
+        painter.drawText(QPointF(cell.right() - number, baseline), segment.value)
+        x = cell.left() + px(20)
+        note = f"{segment.note}" if segment.note else ""
+        note_width = metrics.horizontalAdvance(note) + px(8) if note else 0
+        room = int(cell.right() - number - px(8) - note_width - x)
+        label = metrics.elidedText(segment.label, Qt.TextElideMode.ElideMiddle, room)
+        if label != segment.label:
+            self.cut[index] = segment.label
+        painter.drawText(QPointF(x, baseline), label)
+        if note:
+            painter.setPen(look.colour("ink2"))
+            painter.drawText(QPointF(x + metrics.horizontalAdvance(label) + px(8), baseline), note)
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            for index, cell in enumerate(self.cells()):
+                if index in self.cut and cell.contains(QPointF(event.pos())):
+                    QToolTip.showText(event.globalPos(), self.cut[index], self)
+                    return True
+            return False
+        return super().event(event)
+
+
+def paint_swatch(painter: QPainter, look: Look, area: QRectF, segment: Segment) -> None:
+    """The small square that ties a name to its segment."""
+    shape = rounded(area, look.px(2))
+    match segment.kind:
+        case SegmentKind.MODEL:
+            arrived = 0.0 if segment.reserved else 1.0
+            fill_model(painter, look, shape, segment.number, arrived, area.left())
+        case SegmentKind.FREE:
+            painter.setPen(QPen(look.colour("ctl"), 1))
+            painter.setBrush(look.colour("track"))
+            painter.drawPath(rounded(area.adjusted(0.5, 0.5, -0.5, -0.5), look.px(2)))
+        case SegmentKind.MORE:
+            painter.fillPath(shape, look.colour("ink2"))
+        case SegmentKind.OTHERS:
+            painter.fillPath(shape, look.colour("others"))
+
+
+class Swatch(QWidget):
+    """A model's square in front of its name."""
+
+    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.look = look
+        self._number = 0
+        self._hatched = False
+        self.setFixedSize(look.px(12), look.px(12))
+
+    def restyle(self) -> None:
+        self.setFixedSize(self.look.px(12), self.look.px(12))
+        self.update()
+
+    def show_model(self, number: int, hatched: bool) -> None:
+        if (number, hatched) != (self._number, self._hatched):
+            self._number, self._hatched = number, hatched
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        shape = rounded(QRectF(self.rect()), self.look.px(2))
+        fill_model(painter, self.look, shape, self._number, 0.0 if self._hatched else 1.0)
+
+
+class DeviceBlock(QWidget):
+    """One device: head line, bar, legend."""
+
+    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.look = look
+        self._view: Bar | None = None
+        self._title = Text(look, Role.NAME, parent=self)
+        self._label = Text(look, Role.SMALL, "ink2", parent=self)
+        self._numbers = Text(look, Role.BODY, align=Qt.AlignmentFlag.AlignRight, parent=self)
+        self.bar = MemoryBar(look, self)
+        self.legend = Legend(look, self)
+
+    def show_bar(self, view: Bar) -> None:
+        if view == self._view:
+            return
+        self._view = view
+        self._title.show_text(view.title)
+        self._label.show_text(view.label)
+        total = f" / {view.total_text}" if view.total_text else ""
+        self._numbers.show_runs([Run(view.used, Role.NAME), Run(total, None, "ink2")])
+        self.legend.show_segments(() if view.compact or view.total is None else view.segments)
+        self._arrange()
+        self.bar.show_bar(view)
+
+    def restyle(self) -> None:
+        self._arrange()
+
+    def _arrange(self) -> None:
+        px = self.look.px
+        width = px(CONTENT)
+        numbers = self._numbers.natural_width()
+        self._numbers.place(width - numbers, 0, numbers)
+        label = min(self._label.natural_width(), width // 4)
+        title = min(self._title.natural_width(), width - numbers - label - px(16))
+        self._title.place(0, 0, title)
+        self._label.place(title + px(8), px(2), label)
+        y = px(20)
+        self.bar.setGeometry(0, y, width, px(28))
+        y += px(28)
+        rows = self.legend.rows()
+        self.legend.setVisible(rows > 0)
+        if rows:
+            y += px(2)
+            self.legend.setGeometry(0, y, width, rows * px(20))
+            y += rows * px(20)
+        self.setFixedSize(width, y)
+
+
+class Tip(QWidget):
+    """The dark box that names a segment and its bytes. A child of the panel, so it needs no window."""
+
+    def __init__(self, look: Look, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.look = look
+        self._lines: tuple[str, ...] = ()
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.hide()
+
+    def show_at(self, stop: QWidget, lines: tuple[str, ...]) -> None:
+        """Show `lines` below `stop`, or above it where there is no room."""
+        if not lines:
+            return
+        self._lines = lines
+        px, parent = self.look.px, self.parentWidget()
+        widest = max(self._metrics(i).horizontalAdvance(line) for i, line in enumerate(lines))
+        width = min(widest + px(24), parent.width() - px(16))
+        height = len(lines) * px(16) + px(16)
+        middle = stop.mapTo(parent, QPoint(stop.width() // 2, 0))
+        below = stop.mapTo(parent, QPoint(0, stop.height())).y() + px(8)
+        y = below if below + height <= parent.height() - px(4) else middle.y() - height - px(8)
+        x = min(max(middle.x() - width // 2, px(8)), parent.width() - width - px(8))
+        self.setGeometry(x, y, width, height)
+        self.raise_()
+        self.show()
+        self.update()
+
+    def lines(self) -> tuple[str, ...]:
+        return self._lines
+
+    def _metrics(self, index: int):  # type: ignore[no-untyped-def]
+        return self.look.metrics(Role.SMALL_BOLD if index == 0 and len(self._lines) > 1 else Role.SMALL)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        look, painter, px = self.look, QPainter(self), self.look.px
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(look.colour("ink"))
+        painter.drawRoundedRect(QRectF(self.rect()), px(6), px(6))
+        painter.setPen(look.colour("bg"))
+        for index, line in enumerate(self._lines):
+            bold = index == 0 and len(self._lines) > 1
+            painter.setFont(look.font(Role.SMALL_BOLD if bold else Role.SMALL))
+            area = QRectF(px(12), px(8) + index * px(16), self.width() - px(24), px(16))
+            text = self._metrics(index).elidedText(line, Qt.TextElideMode.ElideMiddle, int(area.width()) + 1)
+            painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), text)

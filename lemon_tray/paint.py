@@ -1,0 +1,352 @@
+"""Drawing that several widgets share: patterned fills, focus rings and the small line glyphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen, QPixmap
+
+from lemon_tray.theme import Look, Pattern, segment_style
+
+_PITCH: Final = {
+    Pattern.PLAIN: 6,
+    Pattern.UPRIGHT: 6,
+    Pattern.DOTS: 6,
+    Pattern.LEVEL: 6,
+    Pattern.CROSSES: 8,
+    Pattern.CHEVRONS: 8,
+}
+_HATCH_PITCH: Final = 6
+_TILE_CACHE: dict[tuple[str, str, str, float, int], QPixmap] = {}
+
+
+def _pen(colour: QColor, width: float, cap: Qt.PenCapStyle = Qt.PenCapStyle.FlatCap) -> QPen:
+    pen = QPen(colour, width)
+    pen.setCapStyle(cap)
+    pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
+    return pen
+
+
+def _tile(
+    key: tuple[str, str, str, float, int],
+    pitch: int,
+    ground: QColor,
+    draw: Callable[[QPainter, float], None],
+) -> QPixmap:
+    """A seamless square of `pitch` px at the screen's pixel ratio, made once for each key."""
+    found = _TILE_CACHE.get(key)
+    if found is not None:
+        return found
+    side = max(1, round(pitch * key[3]))
+    pixmap = QPixmap(side, side)
+    pixmap.fill(ground)
+    painter = QPainter(pixmap)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.scale(side / pitch, side / pitch)
+    draw(painter, float(pitch))
+    painter.end()
+    pixmap.setDevicePixelRatio(side / pitch)
+    _TILE_CACHE[key] = pixmap
+    return pixmap
+
+
+def _draw_pattern(pattern: Pattern, ink: QColor) -> Callable[[QPainter, float], None]:
+    def draw(painter: QPainter, p: float) -> None:
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        match pattern:
+            case Pattern.PLAIN:
+                return
+            case Pattern.UPRIGHT:
+                painter.fillRect(QRectF(p - 2, 0, 2, p), ink)
+            case Pattern.DOTS:
+                painter.setPen(Qt.PenStyle.NoPen)
+                painter.setBrush(ink)
+                painter.drawEllipse(QPointF(p / 2, p / 2), 1.25, 1.25)
+            case Pattern.LEVEL:
+                painter.fillRect(QRectF(0, p - 1.5, p, 1.5), ink)
+            case Pattern.CROSSES:
+                painter.setPen(_pen(ink, 1.25))
+                painter.drawLine(QPointF(p / 2 - 2.5, p / 2), QPointF(p / 2 + 2.5, p / 2))
+                painter.drawLine(QPointF(p / 2, p / 2 - 2.5), QPointF(p / 2, p / 2 + 2.5))
+            case Pattern.CHEVRONS:
+                painter.setPen(_pen(ink, 1.5, Qt.PenCapStyle.SquareCap))
+                for offset in (-p, 0.0, p):  # neighbours reach into the tile, which keeps it seamless
+                    painter.drawPolyline(
+                        [
+                            QPointF(0, p * 0.75 + offset),
+                            QPointF(p / 2, p * 0.25 + offset),
+                            QPointF(p, p * 0.75 + offset),
+                        ]
+                    )
+
+    return draw
+
+
+def _draw_hatch(ink: QColor) -> Callable[[QPainter, float], None]:
+    def draw(painter: QPainter, p: float) -> None:
+        # The pitch is measured along the edge, so a line 1.75 wide repeats every p px.
+        painter.setPen(_pen(ink, 1.75, Qt.PenCapStyle.SquareCap))
+        for offset in (-p, 0.0, p):
+            painter.drawLine(QPointF(offset, p), QPointF(offset + p, 0))
+
+    return draw
+
+
+def pattern_tile(look: Look, number: int, ratio: float) -> QPixmap:
+    """The tile of the model with this number."""
+    colour, pattern = segment_style(look.tokens, number)
+    ink = QColor(look.tokens.pattern_ink)
+    ink.setAlphaF(look.tokens.pattern_alpha)
+    pitch = look.px(_PITCH[pattern])
+    key = (colour, pattern.value, look.tokens.pattern_ink, ratio, pitch)
+    return _tile(key, pitch, QColor(colour), _draw_pattern(pattern, ink))
+
+
+def hatch_tile(look: Look, number: int, ratio: float) -> QPixmap:
+    """The tile of memory that is reserved for the model with this number and has not arrived."""
+    colour, _ = segment_style(look.tokens, number)
+    pitch = look.px(_HATCH_PITCH)
+    key = (colour, "hatch", look.tokens.bg, ratio, pitch)
+    return _tile(key, pitch, QColor(look.tokens.bg), _draw_hatch(QColor(colour)))
+
+
+def rounded(rect: QRectF, radius: float, *, left: bool = True, right: bool = True) -> QPainterPath:
+    """A rectangle with round corners on the sides that are asked for."""
+    path = QPainterPath()
+    radius = min(radius, rect.width() / 2, rect.height() / 2)
+    path.addRoundedRect(rect, radius, radius)
+    if not left:
+        path.addRect(QRectF(rect.left(), rect.top(), rect.width() / 2, rect.height()))
+    if not right:
+        path.addRect(QRectF(rect.center().x(), rect.top(), rect.width() / 2, rect.height()))
+    return path.simplified() if not (left and right) else path
+
+
+def fill_model(
+    painter: QPainter, look: Look, shape: QPainterPath, number: int, arrived: float = 1.0, origin: float = 0.0
+) -> None:
+    """Fill `shape` as the model's memory: its pattern from the left as far as it has arrived, then the hatch.
+
+    `origin` is where the tiles start, so that neighbouring fills do not crawl when a width changes.
+    """
+    rect = shape.boundingRect()
+    ratio = painter.device().devicePixelRatioF()
+    painter.save()
+    painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
+    split = rect.left() + rect.width() * min(1.0, max(0.0, arrived))
+    if split > rect.left():
+        part = QRectF(rect.left(), rect.top(), split - rect.left(), rect.height())
+        offset = QPointF(part.left() - origin, 0)
+        painter.drawTiledPixmap(part, pattern_tile(look, number, ratio), offset)
+    if split < rect.right():
+        part = QRectF(split, rect.top(), rect.right() - split, rect.height())
+        offset = QPointF(part.left() - origin, 0)
+        painter.drawTiledPixmap(part, hatch_tile(look, number, ratio), offset)
+    painter.restore()
+    if arrived < 1.0:
+        colour, _ = segment_style(look.tokens, number)
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
+        painter.strokePath(shape, _pen(QColor(colour), 3.0))  # half of it lies outside the clip: 1.5
+        painter.restore()
+
+
+def focus_ring(painter: QPainter, look: Look, rect: QRectF, radius: float) -> None:
+    """The ring around what has the keyboard's focus: 2 px of ink with 1 px of ground inside."""
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.setPen(_pen(look.colour("bg"), 1))
+    painter.drawRoundedRect(rect.adjusted(2.5, 2.5, -2.5, -2.5), max(0, radius - 2), max(0, radius - 2))
+    painter.setPen(_pen(look.colour("ink"), 2))
+    painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), radius, radius)
+    painter.restore()
+
+
+# Glyphs on a grid of 16, lines 1.5 wide with round caps. ------------------------------------------------
+
+
+def _copy(p: QPainterPath) -> None:
+    p.addRoundedRect(QRectF(5.75, 5.75, 7.5, 7.5), 1.5, 1.5)
+    p.moveTo(3.5, 10.25)
+    p.cubicTo(2.9, 10.25, 2.75, 9.9, 2.75, 9.25)
+    p.lineTo(2.75, 4.25)
+    p.cubicTo(2.75, 3.3, 3.3, 2.75, 4.25, 2.75)
+    p.lineTo(9.25, 2.75)
+    p.cubicTo(9.9, 2.75, 10.25, 2.9, 10.25, 3.5)
+
+
+def _check(p: QPainterPath) -> None:
+    p.moveTo(3, 8.5)
+    p.lineTo(6.5, 12)
+    p.lineTo(13, 4.5)
+
+
+def _pin(p: QPainterPath) -> None:
+    p.moveTo(5.75, 2.25)
+    p.lineTo(10.25, 2.25)
+    p.moveTo(6.5, 2.25)
+    p.lineTo(6.5, 6.5)
+    p.lineTo(4.5, 9.75)
+    p.lineTo(11.5, 9.75)
+    p.lineTo(9.5, 6.5)
+    p.lineTo(9.5, 2.25)
+    p.moveTo(8, 9.75)
+    p.lineTo(8, 14)
+
+
+def _eject(p: QPainterPath) -> None:
+    p.moveTo(8, 3.25)
+    p.lineTo(13, 9.25)
+    p.lineTo(3, 9.25)
+    p.closeSubpath()
+    p.moveTo(3, 12.5)
+    p.lineTo(13, 12.5)
+
+
+def _chevron_right(p: QPainterPath) -> None:
+    p.moveTo(6, 3.75)
+    p.lineTo(10.25, 8)
+    p.lineTo(6, 12.25)
+
+
+def _chevron_down(p: QPainterPath) -> None:
+    p.moveTo(3.75, 6)
+    p.lineTo(8, 10.25)
+    p.lineTo(12.25, 6)
+
+
+def _minus(p: QPainterPath) -> None:
+    p.moveTo(3.5, 8)
+    p.lineTo(12.5, 8)
+
+
+def _plus(p: QPainterPath) -> None:
+    _minus(p)
+    p.moveTo(8, 3.5)
+    p.lineTo(8, 12.5)
+
+
+def _infinity(p: QPainterPath) -> None:
+    p.moveTo(8, 8)
+    p.cubicTo(6.4, 5.6, 5.4, 5, 4.2, 5)
+    p.cubicTo(2.5, 5, 1.25, 6.3, 1.25, 8)
+    p.cubicTo(1.25, 9.7, 2.5, 11, 4.2, 11)
+    p.cubicTo(5.4, 11, 6.4, 10.4, 8, 8)
+    p.cubicTo(9.6, 5.6, 10.6, 5, 11.8, 5)
+    p.cubicTo(13.5, 5, 14.75, 6.3, 14.75, 8)
+    p.cubicTo(14.75, 9.7, 13.5, 11, 11.8, 11)
+    p.cubicTo(10.6, 11, 9.6, 10.4, 8, 8)
+
+
+def _info(p: QPainterPath) -> None:
+    p.addEllipse(QPointF(8, 8), 6, 6)
+    p.moveTo(8, 7.5)
+    p.lineTo(8, 11)
+    p.moveTo(8, 5)
+    p.lineTo(8, 5.1)
+
+
+def _warning(p: QPainterPath) -> None:
+    p.moveTo(8, 2.5)
+    p.lineTo(14.25, 13.25)
+    p.lineTo(1.75, 13.25)
+    p.closeSubpath()
+    p.moveTo(8, 6.5)
+    p.lineTo(8, 9.25)
+    p.moveTo(8, 11.2)
+    p.lineTo(8, 11.3)
+
+
+def _error(p: QPainterPath) -> None:
+    corners = [QPointF(8 + 6.5 * math.cos(a), 8 + 6.5 * math.sin(a)) for a in _octagon()]
+    p.moveTo(corners[0])
+    for corner in corners[1:]:
+        p.lineTo(corner)
+    p.closeSubpath()
+    p.moveTo(5.9, 5.9)
+    p.lineTo(10.1, 10.1)
+    p.moveTo(10.1, 5.9)
+    p.lineTo(5.9, 10.1)
+
+
+def _octagon() -> list[float]:
+    return [math.pi / 8 + math.pi / 4 * n for n in range(8)]
+
+
+def _download(p: QPainterPath) -> None:
+    p.moveTo(8, 2.5)
+    p.lineTo(8, 10)
+    p.moveTo(4.5, 6.75)
+    p.lineTo(8, 10.25)
+    p.lineTo(11.5, 6.75)
+    p.moveTo(2.75, 13.25)
+    p.lineTo(13.25, 13.25)
+
+
+def _folder(p: QPainterPath) -> None:
+    p.moveTo(1.75, 12.75)
+    p.lineTo(1.75, 3.5)
+    p.lineTo(6, 3.5)
+    p.lineTo(7.75, 5.5)
+    p.lineTo(14.25, 5.5)
+    p.lineTo(14.25, 12.75)
+    p.closeSubpath()
+
+
+def _more(p: QPainterPath) -> None:
+    for y in (4.5, 8.0, 11.5):
+        p.moveTo(2.5, y)
+        p.lineTo(13.5, y)
+
+
+_GLYPHS: Final[dict[str, Callable[[QPainterPath], None]]] = {
+    "copy": _copy,
+    "check": _check,
+    "pin": _pin,
+    "eject": _eject,
+    "chevron-right": _chevron_right,
+    "chevron-down": _chevron_down,
+    "minus": _minus,
+    "plus": _plus,
+    "infinity": _infinity,
+    "info": _info,
+    "warning": _warning,
+    "error": _error,
+    "download": _download,
+    "folder": _folder,
+    "menu": _more,
+}
+_PATHS: dict[str, QPainterPath] = {}
+
+
+def glyph_path(name: str) -> QPainterPath:
+    """The outline of a glyph on its grid of 16.
+
+    Raises:
+        KeyError: there is no such glyph.
+    """
+    path = _PATHS.get(name)
+    if path is None:
+        path = QPainterPath()
+        _GLYPHS[name](path)
+        _PATHS[name] = path
+    return path
+
+
+def draw_glyph(
+    painter: QPainter, name: str, centre: QPointF, size: float, colour: QColor, *, filled: bool = False
+) -> None:
+    """Draw a glyph with its middle at `centre`, `size` px wide."""
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.translate(centre.x() - size / 2, centre.y() - size / 2)
+    painter.scale(size / 16, size / 16)
+    painter.setPen(_pen(colour, 1.5, Qt.PenCapStyle.RoundCap))
+    painter.setBrush(colour if filled else Qt.BrushStyle.NoBrush)
+    painter.drawPath(glyph_path(name))
+    painter.restore()
