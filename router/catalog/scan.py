@@ -274,8 +274,9 @@ def _sharded(key: tuple[Path, str, str], shards: Mapping[int, Found]) -> _Candid
 
 
 def _stem(text: str) -> str:
-    """A file's stem as a model name: composed, and writable as UTF-8."""
-    return unicodedata.normalize("NFC", readable(text))
+    """A file's stem as a model name: composed, printable, and writable as UTF-8."""
+    composed = unicodedata.normalize("NFC", readable(text))
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in composed)
 
 
 def _free_name(candidate: _Candidate, taken: Mapping[str, Model]) -> str:

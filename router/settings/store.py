@@ -145,11 +145,11 @@ class SettingsStore:
         """The keys that the file names."""
         return frozenset(self._raw)
 
-    def load(self) -> Settings:
+    def load(self, *, set_aside_corrupt: bool = True) -> Settings:
         """Read the file, then the environment. Blocks briefly: call it before the loop runs.
 
         A file that cannot be read as JSON is set aside and defaults are used; a single wrong value gives way
-        to its default. Both are told in `problems`.
+        to its default. Both are told in `problems`. Who only wants to look leaves a corrupt file where it is.
 
         Raises:
             ConfigError: an environment variable, or a value forced by the command line, is wrong.
@@ -168,7 +168,9 @@ class SettingsStore:
             )
         except ValueError as error:
             self.existed = False
-            self._file_problems = (self._set_aside(error),)
+            self._file_problems = (
+                self._set_aside(error) if set_aside_corrupt else f"{self.path}: {error}; defaults are used",
+            )
         else:
             self.existed = True
             self._take(document)
@@ -429,3 +431,14 @@ class SettingsStore:
             else:
                 self._values[key] = before
         self._publish()
+
+
+def peek(path: Path, environ: Mapping[str, str], key: str) -> Any:
+    """The value that a setting will have, read before anything is set up: never fails, changes nothing."""
+    info = schema.info_of(key)
+    try:
+        text = environ.get(info.environment, "")
+        return schema.parse(key, text) if text else schema.check(key, read_object(path.read_bytes())[key])
+    except (OSError, ValueError, KeyError, BadRequest):
+        # Whoever loads the settings in earnest says what is wrong.
+        return info.default

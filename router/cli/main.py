@@ -1,0 +1,298 @@
+"""The commands and their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from router.cli.client import TIMEOUT_S, Client, NotRunning
+from router.cli.status import plain, render
+from router.errors import BadRequest, RouterError
+from router.instance import read_holder
+from router.paths import Paths
+from router.settings import schema
+from router.settings.store import SettingsStore
+from router.snapshot import Snapshot
+from router.version import __version__
+
+EXIT_OK: Final = 0
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_NOT_RUNNING: Final = 3
+
+CLEAR: Final = "\x1b[H\x1b[J"
+# A router that listens on every address is asked on the local one.
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 done, 1 error, 2 wrong usage, 3 the router does not run."""
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as end:  # argparse has said what it is
+        return int(end.code or 0)
+    command: Callable[[_Context, argparse.Namespace], int] | None = getattr(arguments, "command", None)
+    if command is None:
+        parser().print_help(sys.stderr)
+        return EXIT_USAGE
+    try:
+        return command(_Context(Paths.default(), os.environ, getattr(arguments, "endpoint", None)), arguments)
+    except NotRunning as error:
+        _complain(error)
+        return EXIT_NOT_RUNNING
+    except RouterError as error:
+        _complain(error)
+        return EXIT_ERROR
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python must not complain of it again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return 130
+
+
+def _complain(error: RouterError) -> None:
+    hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
+    print(f"lemon-tray: {plain(error.message)}{plain(hint)}", file=sys.stderr)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
+    top = argparse.ArgumentParser(
+        prog="lemon-tray", description="Run language models for all your apps on one endpoint."
+    )
+    top.add_argument("--version", action="version", version=f"Lemon Tray {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the router without a tray icon, until a signal")
+    serve.add_argument("--host", type=_setting("host"), help="address to listen on")
+    serve.add_argument("--port", type=_setting("port"), help="port to listen on; 0: any free one")
+    serve.add_argument(
+        "--models-dir",
+        dest="models_dirs",
+        metavar="DIR",
+        type=_folder,
+        action="append",
+        default=[],
+        help="a further folder with GGUF files (repeatable)",
+    )
+    serve.add_argument(
+        "--simulate",
+        metavar="SIZES",
+        type=_sizes,
+        help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; nothing is really loaded",
+    )
+    serve.add_argument("--log-json", action="store_true", help="write the log as one JSON object a line")
+    serve.set_defaults(command=_serve)
+
+    status = commands.add_parser("status", help="show what is loaded, and where")
+    how = status.add_mutually_exclusive_group()
+    how.add_argument("--watch", action="store_true", help="go on showing it, until interrupted")
+    how.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(command=_status)
+
+    config = commands.add_parser("config", help="read or change settings")
+    actions = config.add_subparsers(title="actions", metavar="ACTION", required=True)
+    get = actions.add_parser("get", help="show one setting, or all")
+    get.add_argument("key", metavar="KEY", nargs="?")
+    get.set_defaults(command=_config_get)
+    change = actions.add_parser("set", help="change settings, all or none")
+    change.add_argument("pairs", metavar="KEY=VALUE", nargs="+", type=_pair)
+    change.set_defaults(command=_config_set)
+
+    load = commands.add_parser("load", help="load a model and wait until it is ready")
+    load.add_argument("model", metavar="MODEL")
+    load.add_argument("--ctx-size", metavar="N", type=_setting("ctx_size"), help="context in tokens")
+    load.add_argument("--parallel", metavar="N", type=_setting("parallel"), help="requests at the same time")
+    load.add_argument("--pin", action="store_true", help="keep it loaded when others need room")
+    load.set_defaults(command=_load)
+
+    unload = commands.add_parser("unload", help="unload a model, or all")
+    unload.add_argument("model", metavar="MODEL", nargs="?")
+    unload.add_argument("--force", action="store_true", help="cut answers that are under way")
+    unload.add_argument("--no-wait", action="store_true", help="do not wait until it is gone")
+    unload.set_defaults(command=_unload)
+
+    for sub in (status, get, change, load, unload):
+        sub.add_argument("--endpoint", metavar="URL", help="the router to ask; by default the one that runs")
+    return top
+
+
+def _setting(key: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return schema.parse(key, text)
+        except BadRequest as fault:
+            raise argparse.ArgumentTypeError(fault.message) from fault
+
+    return parse
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE; got {text!r}")
+    return key.strip(), value
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = []
+    for item in text.split(","):
+        match = _SIZE.fullmatch(item.strip())
+        unit = (match[2] or "B").upper().removesuffix("B") if match else ""
+        count = float(match[1]) * _factor(unit) if match else 0
+        if not 1 <= count < 1 << 60:
+            raise argparse.ArgumentTypeError(f"expected sizes such as 24GiB,24GiB; got {text!r}")
+        sizes.append(int(count))
+    return tuple(sizes)
+
+
+def _factor(unit: str) -> int:
+    if not unit:
+        return 1
+    power = "KMGT".index(unit[0]) + 1
+    return int((1024 if unit.endswith("I") else 1000) ** power)
+
+
+class _Context:
+    """What every command needs to find the router."""
+
+    def __init__(self, paths: Paths, environ: Mapping[str, str], endpoint: str | None) -> None:
+        self.paths = paths
+        self.environ = environ
+        self._endpoint = endpoint
+
+    @property
+    def running(self) -> bool:
+        """A router runs here, or one was named."""
+        return self._endpoint is not None or read_holder(self.paths.state_dir) is not None
+
+    def client(self) -> Client:
+        """Raises ConfigError: the settings that say where the router is are wrong."""
+        if self._endpoint is not None:
+            return Client(self._endpoint)
+        holder = read_holder(self.paths.state_dir)
+        if holder is not None and holder.endpoint:
+            return Client(holder.endpoint)
+        store = self.store()
+        host = _EVERYWHERE.get(store.settings.host, store.settings.host)
+        return Client(f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}")
+
+    def store(self) -> SettingsStore:
+        store = SettingsStore(self.paths.config_file, self.environ)
+        store.load(set_aside_corrupt=False)
+        return store
+
+
+def _serve(context: _Context, arguments: argparse.Namespace) -> int:
+    # The other commands need none of what this brings in.
+    from router.cli.serve import serve
+
+    given = {"host": arguments.host, "port": arguments.port, "log_json": arguments.log_json or None}
+    return serve(
+        context.paths,
+        context.environ,
+        overrides={key: value for key, value in given.items() if value is not None},
+        models_dirs=tuple(arguments.models_dirs),
+        simulate=arguments.simulate,
+    )
+
+
+def _status(context: _Context, arguments: argparse.Namespace) -> int:
+    client = context.client()
+    if arguments.json:
+        print(json.dumps(client.get("/v1/health"), indent=2))
+        return EXIT_OK
+    clear = CLEAR if arguments.watch and sys.stdout.isatty() else ""
+    for name, data in client.events("/v1/events", timeout_s=None if arguments.watch else TIMEOUT_S):
+        if name != "snapshot":
+            continue
+        try:
+            text = render(msgspec.json.decode(data, type=Snapshot))
+        except msgspec.MsgspecError as error:
+            raise RouterError(f"{client.url} speaks another version: {error}.") from error
+        print(f"{clear}{text}", flush=True)
+        if not arguments.watch:
+            return EXIT_OK
+    raise NotRunning(f"The connection to {client.url} ended.")
+
+
+def _config_get(context: _Context, arguments: argparse.Namespace) -> int:
+    if arguments.key is not None:
+        schema.info_of(arguments.key)
+    if context.running:
+        values = context.client().get("/internal/config")
+    else:
+        store = context.store()
+        _note(f"Lemon Tray is not running; read from {context.paths.config_file}")
+        for problem in store.problems:
+            _note(problem)
+        values = schema.as_dict(store.settings)
+    if arguments.key is not None:
+        print(_shown(values[arguments.key]))
+    else:
+        for key, value in values.items():
+            print(f"{key} = {_shown(value)}")
+    return EXIT_OK
+
+
+def _config_set(context: _Context, arguments: argparse.Namespace) -> int:
+    changes = {key: schema.parse(key, text) for key, text in arguments.pairs}
+    if context.running:
+        context.client().post("/internal/set", changes)
+    else:
+        store = context.store()
+        asyncio.run(_write(store, changes))
+        for problem in store.problems:
+            _note(problem)
+        _note(f"Lemon Tray is not running; written to {context.paths.config_file}")
+    for key, value in changes.items():
+        print(f"{key} = {_shown(value)}")
+    return EXIT_OK
+
+
+async def _write(store: SettingsStore, changes: Mapping[str, Any]) -> None:
+    await store.change(changes).written
+    await store.close()
+
+
+def _load(context: _Context, arguments: argparse.Namespace) -> int:
+    body = {"model_name": arguments.model, "ctx_size": arguments.ctx_size, "parallel": arguments.parallel}
+    if arguments.pin:
+        body["pinned"] = True
+    given = {key: value for key, value in body.items() if value is not None}
+    context.client().post("/v1/load", given, timeout_s=None)
+    print(f"{plain(arguments.model)} is loaded")
+    return EXIT_OK
+
+
+def _unload(context: _Context, arguments: argparse.Namespace) -> int:
+    body: dict[str, Any] = {"wait": not arguments.no_wait, "force": arguments.force}
+    if arguments.model is not None:
+        body["model_name"] = arguments.model
+    context.client().post("/v1/unload", body, timeout_s=None)
+    what = plain(arguments.model) if arguments.model is not None else "everything"
+    print(f"{what} is being unloaded" if arguments.no_wait else f"{what} is unloaded")
+    return EXIT_OK
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _note(text: str) -> None:
+    print(f"lemon-tray: {plain(text)}", file=sys.stderr)

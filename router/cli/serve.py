@@ -1,0 +1,106 @@
+"""`serve`: the router without a screen, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from router import logs
+from router.errors import InstanceError
+from router.instance import InstanceLock, read_holder
+from router.paths import Paths
+from router.service import Router
+from router.settings.store import peek
+from router.version import __version__
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
+)
+
+
+def serve(
+    paths: Paths,
+    environ: Mapping[str, str],
+    *,
+    overrides: Mapping[str, Any],
+    models_dirs: tuple[Path, ...],
+    simulate: tuple[int, ...] | None,
+) -> int:
+    """Run until SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
+
+    Raises:
+        RouterError: another instance runs, the port is taken, or a setting forced from outside is wrong.
+    """
+    paths.ensure()
+    lock = InstanceLock(paths.state_dir)
+    if not lock.acquire():
+        holder = read_holder(paths.state_dir)
+        where = f" at {holder.endpoint}" if holder and holder.endpoint else ""
+        number = f" (process {holder.pid})" if holder else ""
+        raise InstanceError(f"Lemon Tray runs already{where}{number}.", hint="ask it with: lemon-tray status")
+    log = logs.set_up(
+        paths.log_dir, as_json=bool(overrides.get("log_json") or peek(paths.config_file, environ, "log_json"))
+    )
+    try:
+        router = Router(paths, overrides=overrides, models_dirs=models_dirs, simulate=simulate)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(router, lock))
+    finally:
+        log.stop()
+        lock.release()
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(router: Router, lock: InstanceLock) -> None:
+    stop = asyncio.Event()
+    restore = _on_signals(asyncio.get_running_loop(), stop)
+    starting = asyncio.create_task(router.start(), name="start")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            endpoint = f"{router.endpoint.rstrip('/').removesuffix('/v1')}/v1"
+            lock.set_endpoint(endpoint)
+            print(f"Lemon Tray {__version__} answers at {endpoint}", flush=True)
+            await stopping
+    finally:
+        for task in (starting, stopping):
+            task.cancel()
+        await asyncio.wait((starting, stopping))
+        await router.stop()
+        restore()
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Callable[[], None]:
+    """Have the first signal set the event and the second do what it would do without us."""
+
+    def first(number: int) -> None:
+        stop.set()
+        restore()
+
+    def restore() -> None:
+        for number in SIGNALS:
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in SIGNALS:
+        try:
+            loop.add_signal_handler(number, first, number)
+        except NotImplementedError:
+            # Windows: the handler runs on the main thread, between two steps of the loop.
+            signal.signal(number, lambda caught, _frame: loop.call_soon_threadsafe(first, caught))
+    return restore

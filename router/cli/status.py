@@ -1,0 +1,84 @@
+"""A snapshot as text for a terminal."""
+
+from __future__ import annotations
+
+from router.settings.schema import UNLIMITED
+from router.snapshot import DeviceView, PoolView, ResidentView, Snapshot
+from router.units import gib
+
+
+def plain(text: str) -> str:
+    """Text that cannot steer a terminal: names come from files and from other programs."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def render(snapshot: Snapshot) -> str:
+    """The whole as a few lines, the last without a line end."""
+    lines = [f"Lemon Tray {snapshot.version}: {snapshot.status}, {snapshot.endpoint}", _pool(snapshot.pool)]
+    if snapshot.pool.at_risk:
+        lines.append(
+            "  More than max_loaded_models may stay loaded, and auto_evict is off. "
+            "Hard limit: lemon-tray config set llm_pool_autosize=false"
+        )
+    if snapshot.degraded:
+        lines.append(f"Fault: {snapshot.degraded}")
+    lines += _section("Devices", [_device(device) for device in snapshot.devices])
+    lines += _section("Models", [_resident(resident) for resident in snapshot.residents])
+    policies = [
+        f"{policy.name}{'' if policy.enabled else ' (off)'}: {', '.join(policy.candidates)}"
+        + (f"; not found: {', '.join(policy.unresolved)}" if policy.unresolved else "")
+        for policy in snapshot.policies
+    ]
+    lines += _section("Policies", policies)
+    if snapshot.queue.waiting:
+        waiting = ", ".join(f"{model} {count}" for model, count in snapshot.queue.by_model.items())
+        lines.append(f"Waiting requests: {snapshot.queue.waiting} ({waiting})")
+    downloads = [
+        f"{item.name}: {item.state} {gib(item.done)}" + (f" of {gib(item.total)}" if item.total else "")
+        for item in snapshot.downloads
+    ]
+    lines += _section("Downloads", downloads)
+    return "\n".join(plain(line) for line in lines)
+
+
+def _section(title: str, entries: list[str]) -> list[str]:
+    return [f"{title}:", *(f"  {entry}" for entry in entries)] if entries else []
+
+
+def _pool(pool: PoolView) -> str:
+    def limit(number: int) -> str:
+        return "unlimited" if number == UNLIMITED else str(number)
+
+    loading = f" and {pool.loading} loading" if pool.loading else ""
+    return (
+        f"Pool: {pool.loaded} loaded{loading}, room for {limit(pool.effective_limit)} "
+        f"(max_loaded_models {limit(pool.configured_limit)}, policies name {pool.candidate_floor}, "
+        f"autosize {'on' if pool.autosize else 'off'})"
+    )
+
+
+def _device(device: DeviceView) -> str:
+    if device.total is None or device.free is None:
+        return f"{device.name}: unknown ({device.reason})"
+    return (
+        f"{device.name}: {gib(device.free)} of {gib(device.total)} free; models {gib(device.ours)}, "
+        f"reserved {gib(device.reserved)}, other programs {gib(device.others)}"
+    )
+
+
+def _resident(resident: ResidentView) -> str:
+    words = [f"{resident.state}"]
+    if resident.progress is not None:
+        words[0] += f" {resident.progress:.0%}"
+    words.append(gib(resident.bytes))
+    if resident.in_use:
+        words.append(f"{resident.in_use} in use")
+    if resident.waiting:
+        words.append(f"{resident.waiting} waiting")
+    if resident.pinned:
+        words.append("pinned")
+    if resident.stuck:
+        words.append("stuck")
+    if resident.reason:
+        words.append(resident.reason)
+    return f"{resident.model}: {', '.join(words)}"
