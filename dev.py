@@ -184,7 +184,7 @@ def install(packages: Sequence[str], purpose: str) -> None:
     if not may_install():
         has_apt = shutil.which("apt-get") is not None
         raise Stop(
-            f"{purpose} needs packages that are not here. {how_to_install(packages, has_apt=has_apt)}",
+            f"Packages are missing for {purpose}. {how_to_install(packages, has_apt=has_apt)}",
             NEEDS_YOU,
         )
     say(f"installing {', '.join(packages)}")
@@ -296,6 +296,12 @@ class Setup:
             return "it was made by another Python or in another place"
         return ""
 
+    def missing_to_make(self) -> list[str]:
+        """Debian's package of what its Python lacks to make the environment, if that is to be made."""
+        if (self.venv.exists() and not self.broken()) or can_make_venv(self.python):
+            return []
+        return [f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"]
+
     def make(self) -> None:
         """Make the environment, if it is missing or broken.
 
@@ -312,15 +318,11 @@ class Setup:
         if self.venv.exists():
             return
         if not can_make_venv(self.python):
-            # Debian takes this part out of Python and packs it for each version of it.
-            version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-            install([f"python{version}-venv"], "A virtual environment")
-            if not can_make_venv(self.python):
-                raise Stop(
-                    f"{self.python} cannot make virtual environments: its modules venv and ensurepip are "
-                    "missing. Install a complete Python 3.11 or newer and run dev.py with it.",
-                    NEEDS_YOU,
-                )
+            raise Stop(
+                f"{self.python} cannot make virtual environments: its modules venv and ensurepip are missing. "
+                "Install a complete Python 3.11 or newer and run dev.py with it.",
+                NEEDS_YOU,
+            )
         say("making .venv")
         self.venv.mkdir()
         self.write(self.WORKING)
@@ -368,8 +370,10 @@ class Setup:
             return
         with alone(self.root / ".venv.lock"):
             # Asked again: the one before us may have done it all.
-            install(packages(), purpose)
-            if self.ready(group):
+            ready = self.ready(group)
+            missing = [] if ready else self.missing_to_make()
+            install([*missing, *packages()], purpose or "this command")
+            if ready:
                 return
             self.make()
             if self.written().startswith("dev "):
@@ -449,6 +453,11 @@ def explain_pip(output: str) -> str:
             f"The packages could not be fetched ({error}). Check the network and pip's settings "
             "(pip config list), then type the same command again."
         )
+    if "No matching distribution found" in output:
+        return (
+            f"{error}: the package index cannot be reached, or has nothing for this Python and this machine. "
+            "Check the network and pip's settings (pip config list), then type the same command again."
+        )
     return f"pip could not install the packages: {error}"
 
 
@@ -490,20 +499,24 @@ def missing_to_run(arguments: Sequence[str]) -> list[str]:
 
 
 def missing_to_test() -> list[str]:
-    """Debian's packages that tests need. The end-to-end tests' tools only where they can be installed."""
+    """Debian's packages that tests need.
+
+    The tools of the end-to-end tests are among them where they can be installed, and in a line to type that
+    is needed anyway; else those tests are skipped.
+    """
     missing = missing_to_run(())
-    return missing + missing_tools() if may_install() else missing
+    return missing + missing_tools() if missing or may_install() else missing
 
 
 def command_run(setup: Setup, arguments: list[str]) -> int:
-    purpose = "The tray app" if opens_window(arguments) else ""
+    purpose = "the tray app" if opens_window(arguments) else ""
     setup.ensure("run", packages=lambda: missing_to_run(arguments), purpose=purpose)
     # -P: a folder named `router` where the user happens to stand must not be taken for ours.
     replace([str(setup.interpreter), "-P", "-m", "lemon_tray", *arguments])
 
 
 def ensure_tests(setup: Setup) -> None:
-    setup.ensure("dev", packages=missing_to_test, purpose="The tests")
+    setup.ensure("dev", packages=missing_to_test, purpose="the tests")
     tools = missing_tools()
     if tools:
         how = how_to_install(tools, has_apt=shutil.which("apt-get") is not None)

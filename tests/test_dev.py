@@ -214,8 +214,8 @@ def test_who_may_not_install_is_told_how(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(shutil, "which", lambda name: apt)
-    with pytest.raises(dev.Stop, match="The tray app needs packages") as stop:
-        dev.install(["a", "b"], "The tray app")
+    with pytest.raises(dev.Stop, match="Packages are missing for the tray app") as stop:
+        dev.install(["a", "b"], "the tray app")
     assert stop.value.code == dev.NEEDS_YOU
     assert expected in str(stop.value)
 
@@ -235,7 +235,7 @@ def test_root_installs_with_apt_and_hears_why_it_failed(
 
     dev.install([], "Nothing")
     assert not log.exists()
-    dev.install(["a", "b"], "The tests")
+    dev.install(["a", "b"], "the tests")
     update, install = log.read_text().splitlines()
     assert update.startswith("noninteractive")
     assert update.endswith("update")
@@ -243,7 +243,7 @@ def test_root_installs_with_apt_and_hears_why_it_failed(
     with pytest.raises(
         dev.Stop, match=r"could not install broken: Unable to locate package broken\."
     ) as stop:
-        dev.install(["broken"], "The tests")
+        dev.install(["broken"], "the tests")
     assert stop.value.code == dev.NOT_FETCHED
 
 
@@ -259,6 +259,7 @@ def test_root_installs_with_apt_and_hears_why_it_failed(
             "ERROR: No matching distribution found for a==1\n",
             "could not be fetched (No matching distribution found for a==1). Check the network",
         ),
+        ("ERROR: No matching distribution found for a==1\n", "found for a==1: the package index"),
         (
             "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n  a==1\n",
             "its hash differs",
@@ -348,13 +349,13 @@ def test_tests_add_to_what_run_installed(machine: Machine) -> None:
 def test_an_interrupted_setup_is_made_anew(machine: Machine, step: str, failure: BaseException | str) -> None:
     machine.fail[step] = failure
     with pytest.raises((dev.Stop, KeyboardInterrupt)):
-        machine.setup.ensure("dev", purpose="The tests")
+        machine.setup.ensure("dev", purpose="the tests")
     assert not machine.setup.ready("dev")
     assert not machine.setup.ready("run")
     left = machine.setup.venv / "half-installed"
     left.touch()
 
-    machine.setup.ensure("dev", purpose="The tests")
+    machine.setup.ensure("dev", purpose="the tests")
     assert machine.setup.ready("dev")
     assert machine.packages == {"requirements-dev.lock"}
     assert not left.exists()
@@ -425,15 +426,15 @@ def test_missing_packages_of_the_system_are_installed_once(
         missing.clear()
 
     monkeypatch.setattr(dev, "install", install)
-    machine.setup.ensure("run", packages=lambda: list(missing), purpose="The tray app")
-    assert installed == [(["libegl1"], "The tray app")]
+    machine.setup.ensure("run", packages=lambda: list(missing), purpose="the tray app")
+    assert installed == [(["libegl1"], "the tray app")]
     installed.clear()
-    machine.setup.ensure("run", packages=lambda: list(missing), purpose="The tray app")
+    machine.setup.ensure("run", packages=lambda: list(missing), purpose="the tray app")
     assert installed == []
     # They may also vanish after the environment was made.
     missing.append("libgl1")
-    machine.setup.ensure("run", packages=lambda: list(missing), purpose="The tray app")
-    assert installed == [(["libgl1"], "The tray app")]
+    machine.setup.ensure("run", packages=lambda: list(missing), purpose="the tray app")
+    assert installed == [(["libgl1"], "the tray app")]
 
 
 def test_debian_s_python_without_venv_gets_its_package(
@@ -442,8 +443,9 @@ def test_debian_s_python_without_venv_gets_its_package(
     installed: list[list[str]] = []
     monkeypatch.setattr(dev, "install", lambda packages, purpose: installed.append(list(packages)))
     machine.fail["import ensurepip, venv"] = "ModuleNotFoundError: No module named 'ensurepip'"
-    machine.setup.ensure("run")
-    assert [f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"] in installed
+    machine.setup.ensure("run", packages=lambda: ["libegl1"], purpose="the tray app")
+    # In one go, so that whoever may not install has one line to type.
+    assert installed == [[f"python{sys.version_info[0]}.{sys.version_info[1]}-venv", "libegl1"]]
     assert machine.setup.ready("run")
 
 
