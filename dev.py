@@ -319,8 +319,8 @@ class Setup:
             return
         if not can_make_venv(self.python):
             raise Stop(
-                f"{self.python} cannot make virtual environments: its modules venv and ensurepip are missing. "
-                "Install a complete Python 3.11 or newer and run dev.py with it.",
+                f"{self.python} cannot make virtual environments: its modules venv and ensurepip are "
+                "missing. Install a complete Python 3.11 or newer and run dev.py with it.",
                 NEEDS_YOU,
             )
         say("making .venv")

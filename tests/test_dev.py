@@ -259,7 +259,7 @@ def test_root_installs_with_apt_and_hears_why_it_failed(
             "ERROR: No matching distribution found for a==1\n",
             "could not be fetched (No matching distribution found for a==1). Check the network",
         ),
-        ("ERROR: No matching distribution found for a==1\n", "found for a==1: the package index"),
+        ("ERROR: No matching distribution found for a==1\n", "found for a==1: the package index cannot be"),
         (
             "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n  a==1\n",
             "its hash differs",
@@ -410,7 +410,7 @@ def test_an_environment_made_by_hand_is_kept(machine: Machine) -> None:
 def test_a_dead_python_is_replaced(machine: Machine) -> None:
     machine.setup.ensure("run")
     (machine.setup.root / "requirements.lock").write_text("a==2 --hash=sha256:0\n")
-    machine.fail["sys.prefix"] = "cannot execute"
+    machine.setup.interpreter.unlink()
     machine.setup.ensure("run")
     assert machine.environments == 2
 
