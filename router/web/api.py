@@ -21,10 +21,10 @@ class Lease(Protocol):
 
     @property
     def cut(self) -> asyncio.Future[str]:
-        """Done when the answer must end now; the result says why (`shutting_down`, `unloaded`, `worker_died`)."""
+        """Done when the answer must end now; the result is `shutting_down`, `unloaded` or `worker_died`."""
 
     def release(self, *, tokens: int = 0, seconds: float = 0.0) -> None:
-        """Give the hold back. Idempotent, never blocks. `tokens` generated in `seconds` feed the rate shown."""
+        """Give the hold back. Idempotent, never blocks. The rate shown is `tokens` generated in `seconds`."""
 
 
 class RouterApi(Protocol):
@@ -58,8 +58,9 @@ class RouterApi(Protocol):
     def listing(self) -> tuple[Model | Policy, ...]:
         """All models that can be loaded and all enabled policies, by name."""
 
-    async def acquire(self, model: str, *, policy: str | None = None, body_bytes: int = 0,
-                      keep_alive_s: float | None = None) -> Lease:
+    async def acquire(
+        self, model: str, *, policy: str | None = None, body_bytes: int = 0, keep_alive_s: float | None = None
+    ) -> Lease:
         """Wait until the model is loaded and a slot is free.
 
         Raises:

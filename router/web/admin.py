@@ -1,0 +1,267 @@
+"""Calls about the router itself: models, load, unload, pull, delete, settings, pins, policies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from router.catalog.demo import DEMO as DEMO_MODEL
+from router.errors import BadRequest, ModelNotFound, RouterError, Unavailable
+from router.snapshot import Snapshot
+from router.web import health, requests
+from router.web.api import RouterApi
+from router.web.errors import error_event
+from router.web.options import WebOptions
+from router.web.security import require_json
+
+T = TypeVar("T")
+
+DEMO: Final = "demo"
+
+_EVENTS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class _Unload(Struct, frozen=True, forbid_unknown_fields=True):
+    model_name: str | None = None
+    model: str | None = None
+    wait: bool = True
+    force: bool = False
+
+
+class _Delete(Struct, frozen=True, forbid_unknown_fields=True):
+    model_name: str | None = None
+    model: str | None = None
+
+
+class _Pin(Struct, frozen=True, forbid_unknown_fields=True):
+    model_name: str | None = None
+    model: str | None = None
+    pinned: bool = True
+
+
+class _Enable(Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool
+
+
+def json_response(value: Any, *, status: int = 200) -> web.Response:
+    """A JSON response."""
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
+
+
+class Admin:
+    """The handlers of the calls that no model answers."""
+
+    def __init__(self, api: RouterApi, options: WebOptions) -> None:
+        self._api = api
+        self._options = options
+        self._pulls: set[asyncio.Future[None]] = set()
+
+    async def models(self, request: web.Request) -> web.Response:
+        """`GET /v1/models`"""
+        return json_response(health.models(self._api.snapshot, self._api.listing()))
+
+    async def model(self, request: web.Request) -> web.Response:
+        """`GET /v1/models/{id}`"""
+        return json_response(
+            health.model_entry(self._api.resolve(request.match_info["id"]), self._api.snapshot)
+        )
+
+    async def health(self, request: web.Request) -> web.Response:
+        """`GET /v1/health`: from the snapshot, whatever else goes on."""
+        return json_response(health.health(self._api.snapshot))
+
+    async def live(self, request: web.Request) -> web.Response:
+        """`GET /live`"""
+        return json_response({"status": "ok"})
+
+    async def load(self, request: web.Request) -> web.Response:
+        """`POST /v1/load {model_name, ...options}`: answers when the model is ready."""
+        options = await self._object(request)
+        name = _take_name(options)
+        await self._api.load(name, options)
+        return _success(f"{name} is loaded.", model_name=name)
+
+    async def unload(self, request: web.Request) -> web.Response:
+        """`POST /v1/unload {model_name?, wait?, force?}`: all models without a name."""
+        wanted = await self._read(request, _Unload, empty_is_object=True)
+        name = wanted.model_name if wanted.model_name is not None else wanted.model
+        if name is not None and not name.strip():
+            raise BadRequest("`model_name` is empty. Leave it out to unload all models.", param="model_name")
+        await self._api.unload(name, wait=wanted.wait, force=wanted.force)
+        what = name or "All models"
+        if not wanted.wait:
+            return _success(f"{what}: unloading.", status=202, model_name=name)
+        return _success(f"{what}: unloaded.", model_name=name)
+
+    async def pull(self, request: web.Request) -> web.StreamResponse:
+        """`POST /v1/pull`: a policy document, or the demo model; with `stream`, progress as events."""
+        document = await self._object(request)
+        if document.get("recipe") == health.POLICY_RECIPE:
+            policy = await self._api.register_policy(document)
+            return _success(f"The policy {policy.name} is registered.", model_name=policy.name)
+        stream = document.pop("stream", False)
+        name = _take_name(document)
+        if name not in (DEMO, DEMO_MODEL.name) or document:
+            raise BadRequest(
+                f'Only the demo model can be fetched ({{"model_name": "{DEMO}"}}), and policies be registered '
+                f"(recipe {health.POLICY_RECIPE}). Put other GGUF files into a models folder.",
+                param=next(iter(document), "model_name"),
+            )
+        if not isinstance(stream, bool):
+            raise BadRequest("`stream` must be true or false.", param="stream")
+        end = asyncio.ensure_future(await self._api.pull_demo())
+        # The fetch goes on for whoever else waits for it, should this client leave.
+        self._pulls.add(end)
+        end.add_done_callback(self._pulled)
+        if stream:
+            return await self._progress(request, end)
+        await asyncio.wait([end])
+        _raise_failure(end)
+        return _success("The demo model is here.", model_name=name)
+
+    def _pulled(self, end: asyncio.Future[None]) -> None:
+        self._pulls.discard(end)
+        if not end.cancelled():
+            end.exception()  # Marks it as seen: the client may have left.
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """`POST /v1/delete {model_name}`: a policy."""
+        wanted = await self._read(request, _Delete)
+        name = _named(wanted.model_name, wanted.model)
+        try:
+            await self._api.delete_policy(name)
+        except ModelNotFound:
+            if not any(m.name == name or name in m.aliases for m in self._api.snapshot.models):
+                raise
+            raise BadRequest(
+                f"{name} is a model file; only policies can be deleted here. Remove the file itself.",
+                param="model_name",
+            ) from None
+        return _success(f"The policy {name} is deleted.", model_name=name)
+
+    async def set(self, request: web.Request) -> web.Response:
+        """`POST /internal/set {key: value, ...}`: all or none; answers with the values in force."""
+        changes = await self._object(request)
+        generation = await self._api.set_settings(changes)
+        in_force = msgspec.to_builtins(self._api.settings)
+        return json_response({"generation": generation, "settings": {key: in_force[key] for key in changes}})
+
+    async def config(self, request: web.Request) -> web.Response:
+        """`GET /internal/config`: the values in force."""
+        return json_response(self._api.settings)
+
+    async def defaults(self, request: web.Request) -> web.Response:
+        """`GET /internal/config/defaults`"""
+        return json_response(self._api.settings_defaults())
+
+    async def pin(self, request: web.Request) -> web.Response:
+        """`POST /internal/pin {model, pinned}`"""
+        wanted = await self._read(request, _Pin)
+        name = _named(wanted.model, wanted.model_name, param="model")
+        self._api.pin(name, wanted.pinned)
+        return _success(f"{name} is {'pinned' if wanted.pinned else 'no longer pinned'}.", model_name=name)
+
+    async def policy(self, request: web.Request) -> web.Response:
+        """`POST /internal/policies/{name} {enabled}`"""
+        name = request.match_info["name"]
+        wanted = await self._read(request, _Enable)
+        await self._api.enable_policy(name, wanted.enabled)
+        return _success(f"The policy {name} is {'on' if wanted.enabled else 'off'}.", model_name=name)
+
+    async def simulate(self, request: web.Request) -> web.Response:
+        """`POST /internal/simulate`: changes a simulated device."""
+        return json_response(self._api.simulate(await self._object(request)))
+
+    async def _body(self, request: web.Request) -> bytes:
+        require_json(request)
+        return await requests.read_body(request, self._options)
+
+    async def _object(self, request: web.Request) -> dict[str, Any]:
+        return await requests.decode_object(await self._body(request), self._options)
+
+    async def _read(self, request: web.Request, kind: type[T], *, empty_is_object: bool = False) -> T:
+        body = await self._body(request)
+        if empty_is_object and not body.strip():
+            body = b"{}"
+        return await requests.decode_as(kind, body, self._options)
+
+    async def _progress(self, request: web.Request, end: asyncio.Future[None]) -> web.StreamResponse:
+        """The fetch as events: `progress`, then `complete` or an error."""
+        response = web.StreamResponse(headers=_EVENTS)
+        await response.prepare(request)
+        changed = asyncio.Event()
+        changed.set()
+        end.add_done_callback(lambda _: changed.set())
+        unsubscribe = self._api.subscribe(lambda _: changed.set())
+        last = b""
+        try:
+            while not end.done():
+                await changed.wait()
+                changed.clear()
+                event = _progress_event(self._api.snapshot)
+                if event and event != last:
+                    last = event
+                    await response.write(event)
+                    await asyncio.sleep(self._options.snapshots_s)
+        finally:
+            unsubscribe()
+        try:
+            _raise_failure(end)
+        except RouterError as error:
+            await response.write(error_event(error))
+        else:
+            await response.write(_event("complete", {"model_name": DEMO_MODEL.name}))
+        await response.write_eof()
+        return response
+
+
+def _success(message: str, *, status: int = 200, **more: Any) -> web.Response:
+    return json_response({"status": "success", "message": message, **more}, status=status)
+
+
+def _named(*given: str | None, param: str = "model_name") -> str:
+    name = next((name for name in given if name is not None), "")
+    if not name.strip():
+        raise BadRequest(f"`{param}` is missing.", param=param)
+    return name
+
+
+def _take_name(document: dict[str, Any]) -> str:
+    """Take `model_name` (or `model`) out of a document."""
+    given = [document.pop(key) for key in ("model_name", "model") if key in document]
+    name = given[0] if given else ""
+    if not isinstance(name, str):
+        raise BadRequest("`model_name` must be a string.", param="model_name")
+    return _named(name)
+
+
+def _raise_failure(end: asyncio.Future[None]) -> None:
+    if end.cancelled():
+        raise Unavailable("The fetch was cancelled.", code="cancelled")
+    end.result()
+
+
+def _progress_event(snapshot: Snapshot) -> bytes:
+    """How far the newest download is; nothing without one."""
+    if not snapshot.downloads:
+        return b""
+    download = snapshot.downloads[-1]
+    percent = round(100 * download.done / download.total, 1) if download.total else None
+    return _event(
+        "progress",
+        {
+            "model_name": download.name,
+            "state": download.state,
+            "bytes_downloaded": download.done,
+            "bytes_total": download.total,
+            "percent": percent,
+        },
+    )
+
+
+def _event(name: str, data: Any) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))

@@ -1,0 +1,266 @@
+"""The HTTP application: its routes, what is done around every request, and the endpoint that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+from msgspec import Struct
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from router.errors import RouterError, ShuttingDown
+from router.web import security
+from router.web.admin import Admin
+from router.web.api import RouterApi
+from router.web.connection import Connection
+from router.web.errors import error_response, response_for_http
+from router.web.events import EventHub
+from router.web.inference import FAILED, KINDS, MODEL, ROUTE, ROUTE_HEADER, Inference
+from router.web.inflight import Inflight
+from router.web.metrics import Metrics
+from router.web.options import WebOptions
+from router.web.ports import open_sockets
+from router.web.relay import Relay
+from router.web.tally import Tally
+
+log = logging.getLogger("router.web")
+
+PREFIXES: Final = ("/v1", "/api/v1", "/v0", "/api/v0")
+
+_CLIENT_LEFT: Final = 499
+# Asked every few seconds by monitors and the like: not worth a line each.
+_QUIET: Final = frozenset({"/live", "/metrics", *(f"{prefix}/health" for prefix in PREFIXES)})
+# An upload that was refused is read on for so long, so that its client sees the answer.
+_LINGER_S: Final = 5.0
+_CLEANUP_S: Final = 0.5
+_SHOWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
+
+
+class _Parts(Struct, frozen=True):
+    """What lives as long as the application."""
+
+    api: RouterApi
+    options: WebOptions
+    inflight: Inflight
+    inference: Inference
+    hub: EventHub
+    relay: Relay
+    tally: Tally
+
+
+_PARTS: Final = web.AppKey("parts", _Parts)
+
+
+def make_app(api: RouterApi, options: WebOptions | None = None) -> web.Application:
+    """The application. It answers every error in one shape and checks every request's origin first."""
+    options = options or WebOptions()
+    tally = Tally()
+    relay = Relay(connect_s=options.connect_s, silence_s=options.worker_silence_s, max_idle=options.max_idle)
+    parts = _Parts(
+        api=api,
+        options=options,
+        inflight=Inflight(),
+        inference=Inference(api, relay, tally, options),
+        hub=EventHub(api, options),
+        relay=relay,
+        tally=tally,
+    )
+    app = web.Application(middlewares=[_guard(parts)], client_max_size=options.max_body)
+    app[_PARTS] = parts
+    _add_routes(app, parts)
+
+    async def close(_: web.Application) -> None:
+        relay.close()
+
+    app.on_cleanup.append(close)
+    return app
+
+
+def _add_routes(app: web.Application, parts: _Parts) -> None:
+    admin = Admin(parts.api, parts.options)
+    metrics = Metrics(parts.api, parts.tally)
+
+    async def scrape(request: web.Request) -> web.Response:
+        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def get(path: str, handler: Handler) -> None:
+        app.router.add_get(path, handler, expect_handler=_expect)
+
+    def post(path: str, handler: Handler) -> None:
+        app.router.add_post(path, handler, expect_handler=_expect)
+
+    for prefix in PREFIXES:
+        get(f"{prefix}/models", admin.models)
+        get(f"{prefix}/models/{{id:.+}}", admin.model)
+        get(f"{prefix}/health", admin.health)
+        get(f"{prefix}/events", parts.hub.handle)
+        for path, kind in KINDS.items():
+            post(f"{prefix}{path}", parts.inference.handler(kind))
+        post(f"{prefix}/load", admin.load)
+        post(f"{prefix}/unload", admin.unload)
+        post(f"{prefix}/pull", admin.pull)
+        post(f"{prefix}/delete", admin.delete)
+    get("/live", admin.live)
+    get("/metrics", scrape)
+    post("/internal/set", admin.set)
+    get("/internal/config", admin.config)
+    get("/internal/config/defaults", admin.defaults)
+    post("/internal/pin", admin.pin)
+    post("/internal/policies/{name}", admin.policy)
+    post("/internal/simulate", admin.simulate)
+
+
+async def _expect(request: web.Request) -> None:
+    """Ask for the body only if it is going to be read."""
+    parts = request.app[_PARTS]
+    wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+    if wanted and (request.content_length or 0) <= parts.options.max_body and not parts.inflight.closing:
+        security.check(request, parts.api.bound_hosts)
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+
+
+def _guard(parts: _Parts) -> Middleware:
+    """What is done around every request, also one for a path that does not exist."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        status = _CLIENT_LEFT
+        task = None
+        try:
+            try:
+                security.check(request, parts.api.bound_hosts)
+                task = parts.inflight.enter()
+                response = await handler(request)
+            except RouterError as error:
+                response = error_response(error)
+            except web.HTTPException as exc:
+                response = _for_http(exc, request, parts)
+            except (asyncio.CancelledError, ConnectionError):
+                raise
+            except Exception:
+                log.exception("%s %s failed", request.method, request.rel_url.raw_path)
+                response = error_response(RouterError("The router failed; its log says why."))
+            if not response.prepared and request.writer.output_size > 0:
+                # Part of another answer is out: only the cut connection can tell that it failed.
+                raise ConnectionResetError("an answer could not be completed")
+            if ROUTE in request and not response.prepared:
+                response.headers[ROUTE_HEADER] = request[ROUTE]
+            if parts.inflight.closing and not response.prepared:
+                response.force_close()
+            status = response.status
+            return response
+        finally:
+            parts.inflight.leave(task)
+            _note(request, status, loop.time() - began, parts.tally)
+
+    return guard
+
+
+def _for_http(exc: web.HTTPException, request: web.Request, parts: _Parts) -> web.Response:
+    if isinstance(exc, web.HTTPMethodNotAllowed) and request.method == hdrs.METH_OPTIONS:
+        allowed = ", ".join(sorted({*exc.allowed_methods, hdrs.METH_OPTIONS}))
+        return web.Response(status=204, headers={hdrs.ALLOW: allowed})
+    return response_for_http(exc, request, parts.options.max_body)
+
+
+def _note(request: web.Request, status: int, seconds: float, tally: Tally) -> None:
+    path = request.rel_url.raw_path
+    model = request.get(MODEL, "")
+    tally.request(model, status, seconds)
+    level = logging.DEBUG if path in _QUIET and status < 400 else logging.INFO
+    if log.isEnabledFor(level):
+        # The path only: a query may carry a key. Its raw form has no line breaks.
+        log.log(
+            level,
+            "%s %s %s%s %s %.1f ms",
+            request.method,
+            path[:200],
+            status,
+            f" ({request[FAILED]} after the headers)" if FAILED in request else "",
+            model or "-",
+            seconds * 1000,
+        )
+
+
+class Endpoint:
+    """Serves a router over HTTP.
+
+    Attributes:
+        url: where it answers, without a path; "" before `start`.
+        port: its port; 0 before `start`.
+    """
+
+    def __init__(self, api: RouterApi, options: WebOptions | None = None) -> None:
+        self._app = make_app(api, options)
+        self._parts = self._app[_PARTS]
+        self._runner: web.AppRunner | None = None
+        self._servers: list[asyncio.Server] = []
+        self.url = ""
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen, and answer from now on. Returns the URL, for example `http://127.0.0.1:13305`.
+
+        On `127.0.0.1` it listens on `::1` too, where that port is free there. `port` 0 takes any free one.
+
+        Raises:
+            InstanceError: the address is taken or cannot be used; says by whom and what to change.
+        """
+        sockets = await open_sockets(host, port)
+        try:
+            # A handler must be told when its client leaves: by default aiohttp lets it run on.
+            runner = web.AppRunner(
+                self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_CLEANUP_S
+            )
+            await runner.setup()
+            self._runner = runner
+            server = runner.server
+            if server is None:
+                raise RuntimeError("The application could not be set up.")
+            loop = asyncio.get_running_loop()
+
+            # The access log is ours; aiohttp's declaration forgets that None switches its own off.
+            choices: dict[str, Any] = {"access_log": None, "lingering_time": _LINGER_S}
+
+            def connection() -> Connection:
+                return Connection(server, loop=loop, **choices)
+
+            for sock in sockets:
+                self._servers.append(await loop.create_server(connection, sock=sock, backlog=1024))
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            raise
+        self.port = sockets[0].getsockname()[1]
+        shown = _SHOWN.get(host, sockets[0].getsockname()[0])
+        self.url = f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
+        return self.url
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Take no new request, give those under way `grace_s`, then end them: streams with an error event.
+
+        Returns within about `grace_s` and three seconds, whatever clients do. May be called twice.
+        """
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        parts = self._parts
+        parts.inflight.closing = True
+        for server in self._servers:
+            server.close()
+        parts.hub.close()
+        if not await parts.inflight.drained(grace_s):
+            parts.inference.end_all(ShuttingDown("The router is shutting down."))
+            if not await parts.inflight.drained(parts.options.stalled_client_s):
+                log.info("%d requests were cut off", parts.inflight.cancel())
+                await parts.inflight.drained(_CLEANUP_S)
+        await runner.cleanup()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()

@@ -1,0 +1,98 @@
+"""Errors as they go over the wire: OpenAI's error object, as a response or as an event of a stream."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from router.errors import Forbidden, NotFound, RouterError, TooLarge
+
+# OpenAI's clients try again after these unless told not to; here nothing changes by itself.
+_FINAL: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE})
+
+_KEPT_HEADERS: Final = ("Allow",)
+
+
+class MethodNotAllowed(RouterError):
+    code = "method_not_allowed"
+    status = 405
+
+
+class UnsupportedMediaType(RouterError):
+    code = "unsupported_media_type"
+    status = 415
+
+
+class WorkerError(RouterError):
+    """An error that a worker answered, passed on with all fields it gave.
+
+    Attributes:
+        error: the worker's error object.
+    """
+
+    code = "worker_error"
+    status = 502
+
+    def __init__(self, error: dict[str, Any], *, status: int) -> None:
+        super().__init__(str(error.get("message") or "The worker gave no reason."), status=status)
+        self.error = error
+
+    def body(self) -> dict[str, Any]:
+        mine = super().body()["error"]
+        return {"error": {**mine, **{key: value for key, value in self.error.items() if value is not None}}}
+
+
+def error_response(error: RouterError) -> web.Response:
+    """The error as JSON with its status and, where they help, `Retry-After` and `x-should-retry`."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if error.status in _FINAL:
+        headers["x-should-retry"] = "false"
+    return web.Response(
+        status=error.status,
+        body=msgspec.json.encode(error.body()),
+        headers=headers,
+        content_type="application/json",
+    )
+
+
+def error_event(error: RouterError) -> bytes:
+    """The error as one event of a stream of server-sent events."""
+    return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
+
+
+def response_for_http(exc: web.HTTPException, request: web.Request, limit: int) -> web.Response:
+    """One of aiohttp's own errors in the same shape. `limit` is the largest body in bytes."""
+    response = error_response(_translated(exc, request, limit))
+    for name in _KEPT_HEADERS:
+        if name in exc.headers:
+            response.headers[name] = exc.headers[name]
+    return response
+
+
+def _translated(exc: web.HTTPException, request: web.Request, limit: int) -> RouterError:
+    path = request.rel_url.raw_path[:200]
+    if isinstance(exc, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(exc.allowed_methods))
+        return MethodNotAllowed(f"{path} does not take {exc.method[:40]}. It takes {allowed}.")
+    if exc.status == HTTPStatus.NOT_FOUND:
+        return NotFound(
+            f"There is nothing at {path}. The API is below /v1, for example /v1/models.", code="unknown_path"
+        )
+    if exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return too_large(limit)
+    if exc.status == HTTPStatus.FORBIDDEN:
+        return Forbidden(exc.reason)
+    return RouterError(f"{exc.reason}.", status=exc.status, code=exc.reason.lower().replace(" ", "_"))
+
+
+def too_large(limit: int) -> TooLarge:
+    """The error for a request body of more than `limit` bytes."""
+    return TooLarge(
+        f"The request body is larger than {limit >> 20} MiB. Send less, for example smaller images."
+    )

@@ -1,0 +1,182 @@
+"""What `GET /v1/health` and `GET /v1/models` tell: pure functions of the snapshot and the listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from router.catalog.model import EMBEDDING, LLM, RERANKING, TYPES, Model
+from router.policy.document import Policy
+from router.snapshot import DeviceView, ResidentState, ResidentView, Snapshot
+
+RECIPE: Final = "llamacpp"
+POLICY_RECIPE: Final = "collection.router"
+HELPER: Final = "helper"
+
+_LABELS: Final = {LLM: (), EMBEDDING: ("embeddings",), RERANKING: ("reranking",)}
+_SERVING: Final = frozenset({ResidentState.READY, ResidentState.DRAINING})
+
+
+def health(snapshot: Snapshot) -> dict[str, Any]:
+    """The health document. `status` is "ok" while requests are answered; `state` is the snapshot's status."""
+    shown = [resident_entry(r) for r in snapshot.residents if r.state is not ResidentState.EVICTING]
+    pinned = [r for r in snapshot.residents if r.pinned]
+    return {
+        "status": "ok",
+        "state": snapshot.status.value,
+        "version": snapshot.version,
+        "endpoint": snapshot.endpoint,
+        "uptime_s": snapshot.uptime_s,
+        "generation": snapshot.generation,
+        "degraded": snapshot.degraded or None,
+        "paused": snapshot.paused,
+        "simulated": snapshot.simulated,
+        "model_loaded": last_used(snapshot),
+        "all_models_loaded": shown,
+        "max_models": effective_limits(snapshot),
+        "pinned_models": [r.model for r in pinned if not helper_only(r)],
+        "pinned_helper_models": [r.model for r in pinned if helper_only(r)],
+        "llm_pool_autosize": autosize(snapshot),
+        "devices": [device_entry(d) for d in snapshot.devices],
+        "queue": {
+            "waiting": snapshot.queue.waiting,
+            "waiting_bytes": snapshot.queue.waiting_bytes,
+            "by_model": snapshot.queue.by_model,
+        },
+    }
+
+
+def last_used(snapshot: Snapshot) -> str | None:
+    """The model that answered last among those that can answer; language models before others."""
+    serving = [r for r in snapshot.residents if r.state in _SERVING]
+    return max(serving, key=lambda r: (r.type == LLM, r.last_use)).model if serving else None
+
+
+def helper_only(resident: ResidentView) -> bool:
+    """Whether only policies use it."""
+    return bool(resident.memberships) and all(m == HELPER for m in resident.memberships)
+
+
+def resident_entry(resident: ResidentView) -> dict[str, Any]:
+    """One model with a process, loading or loaded."""
+    return {
+        "model_name": resident.model,
+        "type": resident.type,
+        "recipe": RECIPE,
+        "state": resident.state.value,
+        "progress": resident.progress,
+        "reason": resident.reason or None,
+        "residency": list(resident.memberships),
+        "slot_pool": f"{HELPER}:{resident.type}" if helper_only(resident) else resident.type,
+        "device": " ".join(resident.devices),
+        "devices": resident.devices,
+        "size_bytes": resident.bytes,
+        "pinned": resident.pinned,
+        "is_busy": resident.is_busy,
+        "in_use": resident.in_use,
+        "waiting": resident.waiting,
+        "slots": resident.slots,
+        "stuck": resident.stuck,
+        "last_use": resident.last_use,
+        "tokens_per_s": resident.tokens_per_s,
+        "pid": resident.pid,
+        "backend_url": resident.backend_url,
+        "launch_command": list(resident.launch_command),
+        "recipe_options": resident.options,
+    }
+
+
+def device_entry(device: DeviceView) -> dict[str, Any]:
+    """One device, bytes as they are; `total` and `free` are null while they cannot be read."""
+    return {
+        "id": device.id,
+        "name": device.name,
+        "label": device.label,
+        "kind": device.kind,
+        "state": device.state.value,
+        "reason": device.reason or None,
+        "total": device.total,
+        "free": device.free,
+        "reserved": device.reserved,
+        "ours": device.ours,
+        "others": device.others,
+        "margin": device.margin,
+    }
+
+
+def effective_limits(snapshot: Snapshot) -> dict[str, int]:
+    """How many models of each type may be loaded now; -1: no limit."""
+    limits = dict.fromkeys(TYPES, snapshot.pool.configured_limit)
+    limits[LLM] = snapshot.pool.effective_limit
+    return {**limits, **snapshot.effective_limits}
+
+
+def autosize(snapshot: Snapshot) -> dict[str, Any]:
+    """The pool of language models, and what makes it larger than was configured."""
+    pool = snapshot.pool
+    active = [p for p in snapshot.policies if p.enabled]
+    return {
+        "enabled": pool.autosize,
+        "configured_limit": pool.configured_limit,
+        "effective_limit": pool.effective_limit,
+        "candidate_floor": pool.candidate_floor,
+        "loaded": pool.loaded,
+        "loading": pool.loading,
+        "policies": {p.name: p.count for p in active},
+        "unresolved": [{"policy": p.name, "candidate": name} for p in active for name in p.unresolved],
+        "exceeds_max_loaded_models": pool.exceeds_configured,
+        "vram_backstop": pool.auto_evict,
+        "advisory": advisory(snapshot),
+    }
+
+
+def advisory(snapshot: Snapshot) -> str | None:
+    """What the user should know while the pool may outgrow max_loaded_models with nothing to shrink it."""
+    pool = snapshot.pool
+    if not pool.exceeds_configured or pool.auto_evict:
+        return None
+    return (
+        f"Routing policies name {pool.candidate_floor} language models, so up to {pool.effective_limit} may "
+        f"stay loaded although max_loaded_models is {pool.configured_limit}, and auto_evict is off: nothing "
+        "unloads idle models when a device runs short of memory. "
+        f"Set llm_pool_autosize=false to hold the limit of {pool.configured_limit}, or auto_evict=true."
+    )
+
+
+def models(snapshot: Snapshot, listing: Iterable[Model | Policy]) -> dict[str, Any]:
+    """The list of models in OpenAI's shape."""
+    return {"object": "list", "data": [model_entry(item, snapshot) for item in listing]}
+
+
+def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
+    """One entry of the list. A policy counts as loaded when all its candidates are."""
+    loaded = {r.model for r in snapshot.residents if r.state in _SERVING}
+    if isinstance(item, Policy):
+        names = {alias: m.name for m in snapshot.models for alias in (m.name, *m.aliases)}
+        return {
+            "id": item.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "lemon-tray",
+            "type": LLM,
+            "recipe": POLICY_RECIPE,
+            "labels": ["router"],
+            "size_bytes": None,
+            "context_length": None,
+            "loaded": all(names.get(c, c) in loaded for c in item.candidates),
+            "aliases": [],
+            "candidates": list(item.candidates),
+        }
+    return {
+        "id": item.name,
+        "object": "model",
+        "created": item.identity.mtime_ns // 1_000_000_000,
+        "owned_by": "lemon-tray",
+        "type": item.type,
+        "recipe": RECIPE,
+        "labels": list(_LABELS.get(item.type, ())),
+        "size_bytes": item.size_bytes,
+        "context_length": item.context_length,
+        "loaded": item.name in loaded,
+        "aliases": list(item.aliases),
+    }

@@ -1,0 +1,428 @@
+"""Requests for models: which one, wait for it, pass its answer on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Raw, Struct
+
+from router.catalog.model import EMBEDDING, LLM, RERANKING, Model
+from router.engines.base import Exit, Worker
+from router.errors import BadRequest, ModelNotFound, RouterError, ShuttingDown, Unavailable, WorkerDied
+from router.policy.document import Policy
+from router.policy.evaluate import Decision, RequestView, decide
+from router.web import requests
+from router.web.api import Lease, RouterApi
+from router.web.errors import WorkerError
+from router.web.options import WebOptions
+from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Silent, UpstreamError
+from router.web.requests import Fields
+from router.web.sse import FirstEvent, Usage, usage_in
+from router.web.stream import EventStream
+from router.web.tally import Tally
+
+log = logging.getLogger(__name__)
+
+ROUTE_HEADER: Final = "x-lemonade-route"
+ROUTE_MEMBER: Final = "x_lemonade_route"
+
+# What a handler tells of its request: the model, the route's header, the code of an error after the headers.
+MODEL: Final = web.RequestKey("model", str)
+ROUTE: Final = web.RequestKey("route", str)
+FAILED: Final = web.RequestKey("failed", str)
+
+_EVENT_STREAM: Final = "text/event-stream"
+_OBJECT: Final = re.compile(rb"\s*\{\s*(.)", re.DOTALL)
+
+
+class Kind(Struct, frozen=True):
+    """One of the API's calls.
+
+    Attributes:
+        path: the worker's path.
+        type: the type of model that answers it.
+        needs: per entry, the fields of which one must be there.
+        streams: whether it can answer with a stream.
+        keep: bytes of a stream's end that are kept to read its ending from.
+    """
+
+    path: str
+    type: str
+    needs: tuple[tuple[str, ...], ...]
+    streams: bool = False
+    keep: int = 64 << 10
+
+
+CHAT: Final = Kind("/v1/chat/completions", LLM, (("messages",),), streams=True)
+COMPLETIONS: Final = Kind("/v1/completions", LLM, (("prompt",),), streams=True)
+# The last event repeats the whole answer.
+RESPONSES: Final = Kind("/v1/responses", LLM, (("input",),), streams=True, keep=1 << 20)
+EMBEDDINGS: Final = Kind("/v1/embeddings", EMBEDDING, (("input", "content"),))
+RERANK: Final = Kind("/v1/rerank", RERANKING, (("query",), ("documents", "texts")))
+
+KINDS: Final = {
+    "/chat/completions": CHAT,
+    "/completions": COMPLETIONS,
+    "/responses": RESPONSES,
+    "/embeddings": EMBEDDINGS,
+    "/rerank": RERANK,
+    "/reranking": RERANK,
+}
+
+_TYPE_NAMES: Final = {
+    LLM: "a language model",
+    EMBEDDING: "an embedding model",
+    RERANKING: "a reranking model",
+}
+_PATHS: Final = {LLM: "/v1/chat/completions", EMBEDDING: "/v1/embeddings", RERANKING: "/v1/rerank"}
+
+
+class Route(Struct, frozen=True):
+    """How a policy chose."""
+
+    policy: str
+    decision: Decision
+
+    @property
+    def header(self) -> str:
+        return self.decision.matched_rule or "default"
+
+    def trace(self) -> dict[str, Any]:
+        d = self.decision
+        return {
+            "version": d.version,
+            "route_to": d.route_to,
+            "matched_rule": d.matched_rule,
+            "default_used": d.default_used,
+        }
+
+
+class _Job(Struct, frozen=True):
+    """A request, understood."""
+
+    kind: Kind
+    fields: Fields
+    body: bytes
+    name: str
+    route: Route | None
+
+    @property
+    def traced(self) -> bool:
+        return self.route is not None and self.fields.route_trace is True
+
+
+class Inference:
+    """The handlers of the calls that a model answers."""
+
+    def __init__(self, api: RouterApi, relay: Relay, tally: Tally, options: WebOptions) -> None:
+        self._api = api
+        self._relay = relay
+        self._tally = tally
+        self._options = options
+        self._running: dict[Exchange, EventStream] = {}
+
+    def end_all(self, error: RouterError) -> None:
+        """End all answers that are under way: streams with an event, others with a status."""
+        for exchange, stream in self._running.items():
+            exchange.fail(error)
+            stream.expire(self._options.stalled_client_s)
+
+    def handler(self, kind: Kind) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler of one call."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self._handle(request, kind)
+
+        return handle
+
+    async def _handle(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+        job = await self._understand(request, kind)
+        streams = kind.streams and job.fields.stream is True
+        silence_s = self._options.silence_s if streams else None
+        stream = EventStream(request, job.route.header if job.route else None, silence_s, kind.keep)
+        try:
+            return await self._answer(request, job, stream)
+        except RouterError as error:
+            if not stream.started:
+                raise
+            request[FAILED] = error.code
+            return await stream.fail(error)
+        except ConnectionError:
+            raise
+        except Exception:
+            if not stream.started:
+                raise
+            log.exception("A stream of %s failed", job.name)
+            return await stream.fail(RouterError("The router failed; its log says why."))
+        finally:
+            stream.close()
+
+    async def _understand(self, request: web.Request, kind: Kind) -> _Job:
+        options = self._options
+        body = await requests.read_body(request, options)
+        fields = await requests.decode_fields(body, options)
+        _require(fields, kind)
+        requests.keep_alive_s(fields.keep_alive)
+        target = self._api.resolve(fields.model)
+        route = None
+        if isinstance(target, Policy):
+            decision = decide(target, RequestView(text=await requests.policy_text(body, options)))
+            route = Route(target.name, decision)
+            request[ROUTE] = route.header
+            target = self._candidate(route)
+        request[MODEL] = target.name
+        if target.type != kind.type:
+            raise BadRequest(
+                f"{target.name} is {_TYPE_NAMES.get(target.type, target.type)}; {kind.path} needs "
+                f"{_TYPE_NAMES[kind.type]}. Use {_PATHS.get(target.type, 'the path for its type')}, "
+                "or another model.",
+                param="model",
+            )
+        if route is not None or fields.has_router_keys:
+            named = target.name if route is not None else None
+            body = await requests.rewritten(body, options, model=named)
+        return _Job(kind, fields, body, target.name, route)
+
+    def _candidate(self, route: Route) -> Model:
+        name = route.decision.route_to
+        try:
+            target = self._api.resolve(name)
+        except ModelNotFound as exc:
+            raise ModelNotFound(
+                f"The policy {route.policy} routes to {name}, which is not there. {exc.message}",
+                param="model",
+            ) from exc
+        if isinstance(target, Policy):
+            raise ModelNotFound(
+                f"The policy {route.policy} routes to {name}, which is a policy, not a model."
+            )
+        return target
+
+    async def _answer(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+        with contextlib.suppress(NotReached):
+            return await self._attempt(request, job, stream)
+        # Its process died between the grant and the request, of which nothing was sent: ask anew, once.
+        try:
+            return await self._attempt(request, job, stream)
+        except NotReached as exc:
+            raise WorkerDied(f"The worker of {job.name} cannot be reached. {exc}") from exc
+
+    async def _attempt(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+        lease = await self._api.acquire(
+            job.name,
+            policy=job.route.policy if job.route else None,
+            body_bytes=len(job.body),
+            keep_alive_s=requests.keep_alive_s(job.fields.keep_alive),
+        )
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        usage = Usage()
+        exchange = self._relay.exchange(lease.worker)
+        self._running[exchange] = stream
+        try:
+            with self._ended_by_cut(lease, exchange, stream):
+                try:
+                    await exchange.send(job.kind.path, request.raw_headers, job.body)
+                    began = loop.time()
+                    response, usage = await self._pass_on(request, job, stream, exchange)
+                except NotReached:
+                    await self._death(lease.worker)
+                    raise
+                except UpstreamError as exc:
+                    raise await self._explained(lease, exc) from exc
+            return response
+        finally:
+            del self._running[exchange]
+            exchange.close()
+            if usage.tokens or usage.prompt_tokens:
+                self._tally.generated(job.name, usage.tokens, usage.prompt_tokens)
+            seconds = usage.seconds or (loop.time() - began if usage.tokens else 0.0)
+            lease.release(tokens=usage.tokens, seconds=seconds)
+
+    async def _pass_on(
+        self, request: web.Request, job: _Job, stream: EventStream, exchange: Exchange
+    ) -> tuple[web.StreamResponse, Usage]:
+        status = exchange.status
+        if status >= 400:
+            raise await self._refusal(job, exchange)
+        if status != 200:
+            raise BadAnswer(f"The worker answered with status {status}.")
+        if exchange.header(b"content-type").lower().startswith(_EVENT_STREAM):
+            return await self._pass_stream(job, stream, exchange)
+        if stream.started:
+            raise BadAnswer("The worker answered with no stream although one was asked for.")
+        return await self._pass_whole(request, job, stream, exchange)
+
+    async def _pass_stream(
+        self, job: _Job, stream: EventStream, exchange: Exchange
+    ) -> tuple[web.StreamResponse, Usage]:
+        splice = FirstEvent(ROUTE_MEMBER, job.route.trace()) if job.route and job.traced else None
+        response = await stream.start(exchange.headers())
+        try:
+            while data := await exchange.read():
+                if splice is not None:
+                    data = splice.feed(data)
+                    if not data:
+                        continue
+                await stream.write(data)
+            if splice is not None and (held := splice.flush()):
+                await stream.write(held)
+        except (UpstreamError, RouterError):
+            # After its last event only the connection's own end was missing.
+            if not stream.scanner.ending().final or not stream.scanner.at_boundary:
+                raise
+        ending = stream.scanner.ending()
+        if not ending.final:
+            raise Broken("The worker ended its stream before the answer was complete.")
+        await stream.finish()
+        return response, ending.usage
+
+    async def _pass_whole(
+        self, request: web.Request, job: _Job, stream: EventStream, exchange: Exchange
+    ) -> tuple[web.StreamResponse, Usage]:
+        """Hold the answer until its end is known, so that a broken one gets a true status.
+
+        A large one goes on as it comes.
+        """
+        held: list[bytes] = []
+        size = 0
+        while size <= self._options.max_held:
+            data = await exchange.read()
+            if not data:
+                body = b"".join(held)
+                usage = usage_in(body) if job.kind.type == LLM else Usage()
+                headers = self._headers(job, exchange)
+                return web.Response(body=_with_trace(body, job), headers=headers), usage
+            held.append(data)
+            size += len(data)
+        return await self._pass_large(request, job, b"".join(held), exchange), Usage()
+
+    async def _pass_large(
+        self, request: web.Request, job: _Job, start: bytes, exchange: Exchange
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers=self._headers(job, exchange))
+        begin = _with_trace(start, job)
+        length = exchange.header(b"content-length")
+        if length.isdecimal():
+            response.content_length = int(length) + len(begin) - len(start)
+        await response.prepare(request)
+        await response.write(begin)
+        try:
+            while data := await exchange.read():
+                await response.write(data)
+        except (UpstreamError, RouterError) as exc:
+            # Too late for a status. A connection cut short is how HTTP says that an answer is not whole.
+            log.warning("An answer of %s was cut short: %s", job.name, exc)
+            request[FAILED] = "cut_short"
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the answer could not be completed") from exc
+        await response.write_eof()
+        return response
+
+    def _headers(self, job: _Job, exchange: Exchange) -> list[tuple[str, str]]:
+        headers = exchange.headers()
+        if job.route is not None:
+            headers.append((ROUTE_HEADER, job.route.header))
+        return headers
+
+    async def _refusal(self, job: _Job, exchange: Exchange) -> RouterError:
+        """The worker's error, with its status, message and code."""
+        body = b""
+        while len(body) <= self._options.max_held and (data := await exchange.read()):
+            body += data
+        if exchange.status in (401, 403):
+            return WorkerDied(f"The worker of {job.name} refused the router's key.", code="worker_refused")
+        return WorkerError(_error_in(body), status=exchange.status)
+
+    @contextlib.contextmanager
+    def _ended_by_cut(self, lease: Lease, exchange: Exchange, stream: EventStream) -> Iterator[None]:
+        """While it lasts, the lease's cut ends the exchange, and a client that does not read ends with it."""
+        over = False
+
+        def end(cut: asyncio.Future[str]) -> None:
+            if not over and not cut.cancelled():
+                exchange.fail(_cut(lease, cut.result()))
+                stream.expire(self._options.stalled_client_s)
+
+        lease.cut.add_done_callback(end)
+        try:
+            yield
+        finally:
+            over = True
+            lease.cut.remove_done_callback(end)
+
+    async def _death(self, worker: Worker) -> Exit | None:
+        """How the worker ended, or None if it still runs."""
+        await asyncio.wait([worker.exited], timeout=self._options.death_s)
+        return worker.exited.result() if worker.exited.done() else None
+
+    async def _explained(self, lease: Lease, failure: UpstreamError) -> RouterError:
+        """The same failure as the client is told."""
+        if isinstance(failure, Broken) and await self._death(lease.worker) is not None:
+            return _died(lease)
+        code = "worker_silent" if isinstance(failure, Silent) else "worker_answer_broken"
+        return WorkerDied(f"The answer of {lease.model.name} is not complete. {failure}", code=code)
+
+
+def _require(fields: Fields, kind: Kind) -> None:
+    for names in kind.needs:
+        if not any(_given(getattr(fields, name)) for name in names):
+            raise BadRequest(f"`{names[0]}` is missing.", param=names[0])
+    if kind is CHAT and not fields.messages:
+        raise BadRequest("`messages` is empty.", param="messages")
+
+
+def _given(value: object) -> bool:
+    return (
+        value is not UNSET and value is not None and not (isinstance(value, Raw) and bytes(value) == b"null")
+    )
+
+
+def _with_trace(body: bytes, job: _Job) -> bytes:
+    """The JSON object with the trace as its first member, if one was asked for; all else byte for byte."""
+    opening = _OBJECT.match(body) if job.route is not None and job.traced else None
+    if opening is None or job.route is None:
+        return body
+    member = msgspec.json.encode({ROUTE_MEMBER: job.route.trace()})[:-1]
+    comma = b"" if opening[1] == b"}" else b","
+    return member + comma + body[opening.start(1) :]
+
+
+def _error_in(body: bytes) -> dict[str, Any]:
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        answer = None
+    error = answer.get("error", answer) if isinstance(answer, dict) else None
+    if isinstance(error, dict):
+        return error
+    text = error if isinstance(error, str) else body.decode("utf-8", "replace").strip()
+    return {"message": text[:500] or "The worker gave no reason."}
+
+
+def _cut(lease: Lease, why: str) -> RouterError:
+    name = lease.model.name
+    if why == "shutting_down":
+        return ShuttingDown("The router is shutting down.")
+    if why == "worker_died":
+        return _died(lease)
+    return Unavailable(f"{name} was unloaded before its answer was complete.", code=why)
+
+
+def _died(lease: Lease) -> WorkerDied:
+    exited = lease.worker.exited
+    how = ""
+    if exited.done() and not exited.cancelled():
+        end = exited.result()
+        how = f" (signal {-end.code})" if end.code < 0 else f" (exit status {end.code})"
+        if end.log_tail:
+            how += f". Its last words: {end.log_tail[-1].strip()[:300]}"
+    return WorkerDied(f"The worker of {lease.model.name} ended before the answer was complete{how}.")

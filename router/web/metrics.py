@@ -1,0 +1,120 @@
+"""`GET /metrics`: Prometheus' text, made from the snapshot and the counters at the moment of the scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from router.snapshot import DeviceView, Snapshot
+from router.web.api import RouterApi
+from router.web.health import effective_limits
+from router.web.tally import Tally
+
+
+class RouterCollector(Collector):
+    """Reads the router; keeps nothing."""
+
+    def __init__(self, api: RouterApi, tally: Tally) -> None:
+        self._api = api
+        self._tally = tally
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._api.snapshot
+        yield from _limits(snapshot)
+        yield from _state(snapshot)
+        yield from _devices(snapshot.devices)
+        yield from _counters(self._tally)
+
+
+class Metrics:
+    """The metrics page, with a registry of its own."""
+
+    def __init__(self, api: RouterApi, tally: Tally) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(RouterCollector(api, tally))
+
+    def render(self) -> bytes:
+        """The page, in the text format."""
+        return generate_latest(self._registry)
+
+
+def _limits(snapshot: Snapshot) -> Iterator[Metric]:
+    effective = effective_limits(snapshot)
+    configured = GaugeMetricFamily(
+        "lemonade_max_loaded_models_configured",
+        "Configured limit of loaded models (max_loaded_models); -1: no limit.",
+        labels=["type"],
+    )
+    now = GaugeMetricFamily(
+        "lemonade_max_loaded_models",
+        "Effective limit of loaded models, after llm_pool_autosize; -1: no limit.",
+        labels=["type"],
+    )
+    for kind, limit in sorted(effective.items()):
+        configured.add_metric([kind], snapshot.pool.configured_limit)
+        now.add_metric([kind], limit)
+    yield configured
+    yield now
+    yield _gauge(
+        "lemonade_llm_candidate_floor",
+        "Distinct local language models that the active policies name as candidates.",
+        snapshot.pool.candidate_floor,
+    )
+
+
+def _state(snapshot: Snapshot) -> Iterator[Metric]:
+    residents = GaugeMetricFamily(
+        "lemonade_resident_models", "Models with a worker process.", labels=["type", "state"]
+    )
+    for (kind, state), count in sorted(Counter((r.type, r.state.value) for r in snapshot.residents).items()):
+        residents.add_metric([kind, state], count)
+    yield residents
+    yield _gauge("lemonade_queue_length", "Requests that wait for a model.", snapshot.queue.waiting)
+    yield _gauge(
+        "lemonade_queue_bytes", "Bytes of the bodies of waiting requests.", snapshot.queue.waiting_bytes
+    )
+    yield _gauge("lemonade_snapshot_generation", "Generation of the newest snapshot.", snapshot.generation)
+    yield _gauge("lemonade_uptime_seconds", "Seconds since the router started.", snapshot.uptime_s)
+
+
+def _devices(devices: Iterable[DeviceView]) -> Iterator[Metric]:
+    known = tuple(devices)
+    for name, text in (
+        ("total", "All memory of the device; absent while it cannot be read."),
+        ("free", "Free memory of the device; absent while it cannot be read."),
+        ("reserved", "Memory that loads in flight are still to take."),
+        ("ours", "Memory that loaded models hold."),
+    ):
+        family = GaugeMetricFamily(f"lemonade_device_{name}_bytes", text, labels=["device", "name"])
+        for device in known:
+            value = getattr(device, name)
+            if value is not None:
+                family.add_metric([device.id, device.name], value)
+        yield family
+
+
+def _counters(tally: Tally) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "lemonade_requests", "Requests answered, by model and HTTP status.", labels=["model", "status"]
+    )
+    for (model, status), count in sorted(tally.requests.items()):
+        requests.add_metric([model, str(status)], count)
+    yield requests
+    totals: tuple[tuple[str, str, Mapping[str, float]], ...] = (
+        ("lemonade_request_seconds", "Seconds spent on requests, waiting included.", tally.seconds),
+        ("lemonade_tokens_generated", "Tokens generated.", tally.tokens),
+        ("lemonade_tokens_prompt", "Tokens of prompts.", tally.prompt_tokens),
+    )
+    for name, text, counts in totals:
+        family = CounterMetricFamily(name, text, labels=["model"])
+        for model, amount in sorted(counts.items()):
+            family.add_metric([model], amount)
+        yield family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,232 @@
+"""What the router reads of a request body: a few fields, checked, so that a bad request loads nothing.
+
+A body goes to the worker as it came. Only where the router must change something (a policy's name in `model`,
+keys that are for the router alone) is it written anew, and then every other value keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from aiohttp import hdrs, web
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from router.errors import BadRequest
+from router.policy.evaluate import request_text
+from router.web.errors import too_large
+from router.web.options import WebOptions
+
+T = TypeVar("T")
+
+ROUTER_KEYS: Final = ("route_trace", "keep_alive")
+
+_BOM: Final = b"\xef\xbb\xbf"
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_FAULT_PATH: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Message(Struct, frozen=True):
+    """One message of a chat; its content is the worker's business."""
+
+    role: str | None = None
+
+
+class Fields(Struct, frozen=True):
+    """The fields of a request that matter here. `UNSET` means that the key is absent."""
+
+    model: str
+    stream: bool | None = None
+    messages: list[Message] | UnsetType | None = UNSET
+    prompt: Raw | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    content: Raw | UnsetType = UNSET
+    query: str | UnsetType | None = UNSET
+    documents: Raw | UnsetType = UNSET
+    texts: Raw | UnsetType = UNSET
+    route_trace: bool | UnsetType | None = UNSET
+    keep_alive: str | int | float | UnsetType | None = UNSET
+
+    @property
+    def has_router_keys(self) -> bool:
+        """Whether the body has keys that no worker should see."""
+        return self.route_trace is not UNSET or self.keep_alive is not UNSET
+
+
+_decode_fields: Final = msgspec.json.Decoder(Fields).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+_decode_raw: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+async def read_body(request: web.Request, options: WebOptions) -> bytes:
+    """The whole body.
+
+    Raises:
+        BadRequest: it is declared as something that cannot be JSON in UTF-8.
+        TooLarge: it is larger than the limit; told before it is read where its length is declared.
+    """
+    if request.content_length is not None and request.content_length > options.max_body:
+        raise too_large(options.max_body)
+    check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    try:
+        return await request.read()
+    except web.RequestPayloadError as exc:
+        raise BadRequest(f"The request body cannot be read: {exc}"[:300]) from None
+
+
+def check_content_type(declared: str) -> None:
+    """Refuse forms and other charsets; a missing type passes, and so does `curl -d`'s default one.
+
+    Raises:
+        BadRequest: naming the header.
+    """
+    kind, _, parameters = declared.partition(";")
+    if kind.strip().lower().startswith("multipart/"):
+        raise BadRequest("The body must be JSON, not a multipart form.", param="Content-Type")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() != "charset":
+            continue
+        charset = value.strip().strip("\"'").lower()
+        if charset not in ("utf-8", "utf8", "us-ascii", "ascii"):
+            raise BadRequest(
+                f"The charset {charset[:40]!r} is not supported. Send UTF-8.", param="Content-Type"
+            )
+
+
+async def decode_fields(body: bytes, options: WebOptions) -> Fields:
+    """The fields of an inference request.
+
+    Raises:
+        BadRequest: naming the field at fault.
+    """
+    fields = await _decoded(body, _decode_fields, options)
+    if not fields.model.strip():
+        raise BadRequest("`model` is empty. Name a model; GET /v1/models lists them.", param="model")
+    return fields
+
+
+async def decode_object(body: bytes, options: WebOptions) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    value = await _decoded(body, _decode_any, options)
+    if not isinstance(value, dict):
+        raise BadRequest("The body must be a JSON object.")
+    return value
+
+
+async def decode_as(kind: type[T], body: bytes, options: WebOptions) -> T:
+    """The body as `kind`, a struct.
+
+    Raises:
+        BadRequest: naming the field at fault.
+    """
+    return await _decoded(body, msgspec.json.Decoder(kind).decode, options)
+
+
+async def policy_text(body: bytes, options: WebOptions) -> str:
+    """The text that a policy looks at."""
+    if len(body) <= options.inline_body:
+        return _policy_text(body)
+    return await asyncio.to_thread(_policy_text, body)
+
+
+async def rewritten(body: bytes, options: WebOptions, *, model: str | None) -> bytes:
+    """The body without the router's own keys and, if given, with another `model`; all else byte for byte."""
+    if len(body) <= options.inline_body:
+        return _rewritten(body, model)
+    return await asyncio.to_thread(_rewritten, body, model)
+
+
+def keep_alive_s(value: str | int | float | UnsetType | None) -> float | None:
+    """Seconds of `keep_alive`: a number of seconds, or a duration such as `5m` or `1h30m`; negative: -1.
+
+    Raises:
+        BadRequest: it is neither.
+    """
+    if value is UNSET or value is None:
+        return None
+    seconds = _duration(value) if isinstance(value, str) else float(value)
+    if seconds is None or not math.isfinite(seconds):
+        raise BadRequest(
+            f"`keep_alive` is {str(value)[:40]!r}; give seconds, or a duration such as '5m'.",
+            param="keep_alive",
+        )
+    return -1.0 if seconds < 0 else seconds
+
+
+def _duration(text: str) -> float | None:
+    text = text.strip()
+    sign = -1.0 if text.startswith("-") else 1.0
+    text = text.removeprefix("-")
+    parts = _DURATION.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        return sign * sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    try:
+        return sign * float(text)
+    except ValueError:
+        return None
+
+
+async def _decoded(body: bytes, decode: Callable[[bytes], T], options: WebOptions) -> T:
+    if len(body) <= options.inline_body:
+        return _checked(body, decode)
+    return await asyncio.to_thread(_checked, body, decode)
+
+
+def _checked(body: bytes, decode: Callable[[bytes], T]) -> T:
+    if not body.strip():
+        raise BadRequest("The body is empty. Send a JSON object.")
+    if body.startswith(_BOM):
+        raise BadRequest("The body starts with a byte order mark. Send UTF-8 without one.")
+    try:
+        # Decoding skips the values that it does not need and does not look into their text.
+        if not body.isascii():
+            body.decode("utf-8")
+        if _SURROGATE.search(body):
+            _decode_any(body)
+        return decode(body)
+    except UnicodeDecodeError as exc:
+        raise BadRequest(f"The body is not UTF-8: byte {exc.start} is wrong.") from None
+    except msgspec.ValidationError as exc:
+        raise _fault(str(exc)) from None
+    except msgspec.DecodeError as exc:
+        raise BadRequest(f"The body is not valid JSON: {exc}.") from None
+    except RecursionError:
+        raise BadRequest("The body is not usable: its JSON is nested too deeply.") from None
+
+
+def _fault(message: str) -> BadRequest:
+    found = _FAULT_PATH.search(message)
+    what = message[: found.start()] if found else message
+    what = what[:1].lower() + what[1:]
+    if found and found[1]:
+        param = found[1].lstrip(".")
+        return BadRequest(f"`{param}` is wrong: {what}.", param=param)
+    missing = re.search(r"required field `(\w+)`", message)
+    if missing:
+        return BadRequest(f"`{missing[1]}` is missing.", param=missing[1])
+    return BadRequest(f"The body is wrong: {what}.")
+
+
+def _policy_text(body: bytes) -> str:
+    given: Mapping[str, Any] = _decode_any(body)
+    return request_text(given)
+
+
+def _rewritten(body: bytes, model: str | None) -> bytes:
+    members = _decode_raw(body)
+    for key in ROUTER_KEYS:
+        members.pop(key, None)
+    if model is not None:
+        members["model"] = Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(members)

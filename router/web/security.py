@@ -1,0 +1,150 @@
+"""Who may call: only addresses that mean this machine, and no web page of another origin.
+
+A web page can make a browser send requests to loopback. Two checks stop it, before anything else is done
+with a request: the `Host` header must name this endpoint, which defeats a name that an attacker's DNS points
+at 127.0.0.1; and an `Origin` must be the endpoint's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from router.errors import BadRequest, Forbidden
+from router.web.errors import UnsupportedMediaType
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def check(request: web.BaseRequest, bound_hosts: Collection[str]) -> None:
+    """Refuse a request that is not addressed to this endpoint or that another site's page makes.
+
+    Raises:
+        BadRequest: there are several `Host` headers, or none where HTTP/1.1 wants one.
+        Forbidden: the host is not ours, or the call crosses origins.
+    """
+    host = _host_header(request)
+    if host is not None and not is_ours(host, bound_hosts, _own_address(request)):
+        raise Forbidden(
+            f"The host {host[:100]!r} is not an address of this endpoint. Use localhost or 127.0.0.1.",
+            code="forbidden_host",
+        )
+    target = request.rel_url
+    if target.absolute and not is_ours(target.raw_authority, bound_hosts, _own_address(request)):
+        raise Forbidden("The request's target is not an address of this endpoint.", code="forbidden_host")
+    _check_origin(request, host)
+
+
+def is_ours(authority: str, bound_hosts: Collection[str], own_address: str | None = None) -> bool:
+    """Whether a `Host` value means this endpoint.
+
+    It does if it is a loopback name or literal, one of `bound_hosts`, or the address that the connection came
+    in on. The port is not compared: a forwarded port is as good.
+    """
+    name = host_of(authority)
+    if name is None:
+        return False
+    if name in _LOOPBACK_NAMES or name in {known.lower() for known in bound_hosts}:
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    if (mapped or address).is_loopback:
+        return True
+    return own_address is not None and str(mapped or address) == own_address
+
+
+def host_of(authority: str) -> str | None:
+    """The host of `host[:port]` in lower case, without brackets and a final dot; None if it is none."""
+    try:
+        parts = urlsplit(f"//{authority}")
+        name, _ = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if (
+        not name
+        or parts.netloc != authority
+        or "@" in authority
+        or parts.path
+        or parts.query
+        or parts.fragment
+    ):
+        return None
+    return name.removesuffix(".")
+
+
+def require_json(request: web.BaseRequest) -> None:
+    """Refuse a call that changes the router unless its body is declared as JSON.
+
+    A page can send other content types anywhere without asking first; JSON it cannot.
+
+    Raises:
+        UnsupportedMediaType: the content type is missing or another one.
+    """
+    declared = request.headers.get(hdrs.CONTENT_TYPE, "")
+    if declared.partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMediaType(
+            "This call takes JSON only. Send the header Content-Type: application/json.", param="Content-Type"
+        )
+
+
+def _host_header(request: web.BaseRequest) -> str | None:
+    hosts = request.headers.getall(hdrs.HOST, [])
+    if len(hosts) > 1:
+        raise BadRequest("The request has more than one Host header.", param="Host")
+    if hosts:
+        return hosts[0]
+    if request.version >= (1, 1):
+        raise BadRequest("The request has no Host header.", param="Host")
+    # No browser leaves the header out, so HTTP/1.0 without one is a plain local program.
+    return None
+
+
+def _own_address(request: web.BaseRequest) -> str | None:
+    transport = request.transport
+    name = transport.get_extra_info("sockname") if transport is not None else None
+    if not isinstance(name, tuple):
+        return None
+    try:
+        address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    except ValueError:
+        return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _check_origin(request: web.BaseRequest, host: str | None) -> None:
+    origins = request.headers.getall(hdrs.ORIGIN, [])
+    for origin in origins:
+        if not _same_origin(origin, request.scheme, host):
+            raise Forbidden(
+                f"Calls from web pages of another origin ({origin[:100]}) are refused.",
+                code="forbidden_origin",
+            )
+    if origins:
+        return
+    # Without an Origin (an image, a script, a plain GET) the browser still says where the call comes from.
+    # Following a link to here is fine: the page that has the link does not see the answer.
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    if site in ("cross-site", "same-site") and request.headers.get("Sec-Fetch-Mode") != "navigate":
+        raise Forbidden("Calls from web pages of another origin are refused.", code="forbidden_origin")
+
+
+def _same_origin(origin: str, scheme: str, host: str | None) -> bool:
+    if host is None:
+        return False
+    try:
+        theirs, ours = urlsplit(origin), urlsplit(f"{scheme}://{host}")
+        default = 443 if scheme == "https" else 80
+        return (theirs.scheme, theirs.hostname, theirs.port or default) == (
+            ours.scheme,
+            ours.hostname,
+            ours.port or default,
+        ) and bool(theirs.hostname)
+    except ValueError:
+        return False
