@@ -414,9 +414,15 @@ def run_quietly(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
             text=True,
             errors="replace",
             check=False,
+            pass_fds=HELD,
         )
     except OSError as error:  # the program is not there, or can't be started
         return subprocess.CompletedProcess(command, 127, str(error))
+
+
+# The set-up's lock, while it is held. Programs that change the environment inherit it: if dev.py is killed
+# and pip works on, the next dev.py waits for that pip.
+HELD: list[int] = []
 
 
 def tail(output: str) -> str:
@@ -472,7 +478,11 @@ def alone(path: Path) -> Iterator[None]:
         except OSError:
             say("another dev.py is setting up this checkout; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        HELD.append(handle.fileno())
+        try:
+            yield
+        finally:
+            HELD.remove(handle.fileno())
 
 
 # --- the commands ------------------------------------------------------------------------------------

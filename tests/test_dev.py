@@ -471,3 +471,31 @@ def test_a_setup_waits_for_another(tmp_path: Path) -> None:
     out, _ = child.communicate(timeout=60)
     assert out == "in\n"
     assert child.returncode == 0
+
+
+def test_what_a_killed_setup_leaves_running_is_waited_for(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    child = "import sys; print('at work', file=sys.stderr, flush=True); sys.stdin.read()"
+    program = f"""
+import os, pathlib, subprocess, sys
+sys.path.insert(0, {str(ROOT)!r})
+import dev
+with dev.alone(pathlib.Path({str(lock)!r})):
+    run = subprocess.run
+    subprocess.run = lambda command, **options: run(command, **{{**options, "stdin": None, "stderr": None}})
+    dev.run_quietly([sys.executable, "-c", {child!r}])
+"""
+    setup = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert setup.stderr is not None
+    assert setup.stdin is not None
+    assert setup.stderr.readline() == "at work\n"
+    setup.kill()
+    setup.wait()
+    with lock.open("w") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        setup.stdin.close()
+        fcntl.flock(other, fcntl.LOCK_EX)
+    setup.stderr.close()
