@@ -30,7 +30,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 ROOT = Path(__file__).resolve().parent
 NEEDS_YOU = 2
@@ -235,8 +235,8 @@ class Setup:
     root: Path
     python: str
 
-    WORKING = "working"
-    LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # noqa: RUF012 - a constant
+    WORKING: ClassVar = "working"
+    LOCKS: ClassVar = {"run": "requirements.lock", "dev": "requirements-dev.lock"}
 
     @property
     def venv(self) -> Path:
