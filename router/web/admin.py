@@ -107,7 +107,7 @@ class Admin:
         name = _take_name(document)
         if name not in (DEMO, DEMO_MODEL.name) or document:
             raise BadRequest(
-                f'Only the demo model can be fetched ({{"model_name": "{DEMO}"}}), and policies be registered '
+                f'Only the demo model ({{"model_name": "{DEMO}"}}) can be fetched, and policies registered '
                 f"(recipe {health.POLICY_RECIPE}). Put other GGUF files into a models folder.",
                 param=next(iter(document), "model_name"),
             )

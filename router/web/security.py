@@ -33,8 +33,8 @@ def check(request: web.BaseRequest, bound_hosts: Collection[str]) -> None:
             f"The host {host[:100]!r} is not an address of this endpoint. Use localhost or 127.0.0.1.",
             code="forbidden_host",
         )
-    target = request.rel_url
-    if target.absolute and not is_ours(target.raw_authority, bound_hosts, _own_address(request)):
+    named = _host_in_target(request.raw_path)
+    if named is not None and not is_ours(named, bound_hosts, _own_address(request)):
         raise Forbidden("The request's target is not an address of this endpoint.", code="forbidden_host")
     _check_origin(request, host)
 
@@ -104,6 +104,16 @@ def _host_header(request: web.BaseRequest) -> str | None:
         raise BadRequest("The request has no Host header.", param="Host")
     # No browser leaves the header out, so HTTP/1.0 without one is a plain local program.
     return None
+
+
+def _host_in_target(target: str) -> str | None:
+    """The host of a target such as `http://host/path`, which outranks the header; None for a plain path."""
+    if target.startswith("/") or target == "*":
+        return None
+    try:
+        return urlsplit(target).netloc or target
+    except ValueError:
+        return ""
 
 
 def _own_address(request: web.BaseRequest) -> str | None:

@@ -64,7 +64,7 @@ class _Answer(Struct, frozen=True):
     timings: _Timings | None = None
     response: _Response | None = None
     type: str | None = None
-    error: Raw | UnsetType | None = UNSET
+    error: Raw | UnsetType = UNSET
 
 
 _decode_answer: Final = msgspec.json.Decoder(_Answer).decode
@@ -119,7 +119,8 @@ class Scanner:
             if answer is None:
                 final = False
                 continue
-            final = answer.error not in (UNSET, None) or answer.type in _FINAL_TYPES
+            failed = answer.error is not UNSET and bytes(answer.error) != b"null"
+            final = failed or answer.type in _FINAL_TYPES
             usage = _usage(answer) or usage
         return Ending(final or (self._trimmed and not seen), usage or Usage())
 

@@ -1,0 +1,116 @@
+"""Requests through a policy."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from router.policy.document import Rule
+from tests.router.web.fakes import CHAT, Peer, chat, data_of, events_of, policy, reply, site
+
+
+async def echo(peer: Peer) -> None:
+    """A script: an answer that repeats the request's model."""
+    asked = msgspec.json.decode(peer.body)
+    if asked.get("stream"):
+        await peer.begin_stream()
+        for part in (
+            b": hello\n\nda",
+            b'ta: {"model":"%s"}\n' % asked["model"].encode(),
+            b"\ndata: [DONE]\n\n",
+        ):
+            await peer.chunk(part)
+        await peer.end_stream()
+    else:
+        await peer.answer(b' {"model":"%s","x":1.50}' % asked["model"].encode())
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize(
+    ("text", "rule", "model"), [("Python please", "code", "beta"), ("hi", "default", "alpha")]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_answer_names_the_rule_and_the_candidate(
+    text: str, rule: str, model: str, stream: bool
+) -> None:
+    async with site(echo) as s:
+        answer = await s.ask("POST", CHAT, chat(stream, "auto", text))
+        assert answer.status == 200
+        assert answer.headers["x-lemonade-route"] == rule
+        assert s.api.asked[0]["model"] == model
+        assert s.api.asked[0]["policy"] == "auto"
+        named = data_of(events_of(answer.body)[0]) if stream else answer.json()
+        assert named["model"] == model
+        assert "x_lemonade_route" not in named
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_trace_is_in_the_answer_on_request(stream: bool) -> None:
+    async with site(echo) as s:
+        answer = await s.ask("POST", CHAT, chat(stream, "auto", "python", route_trace=True))
+        told = data_of(events_of(answer.body)[0]) if stream else answer.json()
+        assert told["x_lemonade_route"] == {
+            "version": "1",
+            "route_to": "beta",
+            "matched_rule": "code",
+            "default_used": False,
+        }
+        assert told["model"] == "beta"
+        if stream:
+            assert len(events_of(answer.body)) == 2
+            assert answer.body.startswith(b": hello\n\ndata: {")
+        else:
+            assert answer.body.endswith(b'"x":1.50}')
+        assert "route_trace" not in msgspec.json.decode(s.worker.requests[0].body)
+
+
+async def test_a_trace_without_a_policy_is_no_matter() -> None:
+    async with site(reply) as s:
+        answer = await s.ask("POST", CHAT, chat(route_trace=True))
+        assert answer.status == 200
+        assert "x-lemonade-route" not in answer.headers
+        assert "route_trace" not in msgspec.json.decode(s.worker.requests[0].body)
+
+
+async def test_a_request_without_a_policy_keeps_its_bytes() -> None:
+    body = b' {"messages":[{"role":"user","content":"x"}],"model":"a"}'
+    async with site(reply) as s:
+        assert (await s.ask("POST", CHAT, body)).status == 200
+        assert s.worker.requests[0].body == body
+        assert s.api.asked[0] == {
+            "model": "alpha",
+            "policy": None,
+            "body_bytes": len(body),
+            "keep_alive_s": None,
+        }
+
+
+async def test_a_candidate_that_is_gone_is_a_404_that_names_the_policy() -> None:
+    async with site(reply) as s:
+        s.api.policies["auto"] = policy(rules=(Rule("gone", ("hello",), "gamma"),))
+        answer = await s.ask("POST", CHAT, chat(model="auto"))
+        assert answer.status == 404
+        assert "auto" in answer.error["message"]
+        assert "gamma" in answer.error["message"]
+        assert answer.headers["x-lemonade-route"] == "gone"
+
+
+async def test_a_candidate_of_the_wrong_type_is_a_400() -> None:
+    async with site(reply) as s:
+        s.api.policies["auto"] = policy(default_model="embed", rules=())
+        answer = await s.ask("POST", CHAT, chat(model="auto"))
+        assert answer.status == 400
+        assert "embed" in answer.error["message"]
+
+
+async def test_a_large_request_is_routed_by_its_text_too() -> None:
+    async with site(echo) as s:
+        answer = await s.ask("POST", CHAT, chat(model="auto", text="x" * (1 << 20) + " python"))
+        assert answer.headers["x-lemonade-route"] == "code"
+
+
+async def test_the_prompt_and_the_input_are_looked_at_as_well() -> None:
+    async with site(echo) as s:
+        for path, field in (("/v1/completions", "prompt"), ("/v1/responses", "input")):
+            answer = await s.post(path, {"model": "auto", field: "python"})
+            assert answer.headers["x-lemonade-route"] == "code"

@@ -1,0 +1,189 @@
+"""Who may call."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.web.security import host_of, is_ours
+from tests.router.web.fakes import CHAT, chat, reply, site
+
+PATHS = ["/v1/models", "/v1/health", "/metrics", "/live", "/internal/config", "/nope"]
+
+OURS = [
+    "localhost",
+    "localhost:13305",
+    "LOCALHOST:13305",
+    "localhost.",
+    "localhost.:13305",
+    "127.0.0.1",
+    "127.0.0.1:13305",
+    "127.1.2.3:80",
+    "[::1]",
+    "[::1]:13305",
+    "[::ffff:127.0.0.1]:13305",
+    "desk.lan:13305",
+]
+FOREIGN = [
+    "evil.example",
+    "evil.example:13305",
+    "127.0.0.1.evil.example",
+    "127.0.0.1.evil.example:13305",
+    "localhost.evil.example",
+    "evil.example/127.0.0.1",
+    "user@127.0.0.1",
+    "192.168.1.20:13305",
+    "0.0.0.0:13305",
+    "[::]:13305",
+    "8.8.8.8",
+    "",
+    ":13305",
+    "127.0.0.1:port",
+    "127.0.0.1:99999",
+    "[::1",
+    "localhost#x",
+    "localhost?x",
+    "2130706433",
+]
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("host", OURS)
+def test_our_hosts(host: str) -> None:
+    assert is_ours(host, ("desk.lan",))
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("host", FOREIGN)
+def test_foreign_hosts(host: str) -> None:
+    assert not is_ours(host, ("desk.lan",))
+
+
+def test_an_address_that_the_connection_came_in_on_is_ours() -> None:
+    assert is_ours("192.168.1.20:13305", (), "192.168.1.20")
+    assert not is_ours("192.168.1.21:13305", (), "192.168.1.20")
+
+
+def test_a_host_is_taken_apart() -> None:
+    assert host_of("[FE80::1]:80") == "fe80::1"
+    assert host_of("a b") is None or not is_ours("a b", ())
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_rebound_name_is_refused_everywhere(path: str) -> None:
+    async with site(reply) as s, s.client() as client:
+        await client.send("GET", path, host="evil.example")
+        answer = await client.answer()
+        assert answer.status == 403
+        assert answer.error["code"] == "forbidden_host"
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "DELETE", "HEAD"])
+async def test_a_rebound_name_is_refused_for_every_method(method: str) -> None:
+    async with site(reply) as s, s.client() as client:
+        await client.send(method, CHAT, host="evil.example")
+        assert (await client.answer(head=method == "HEAD")).status == 403
+
+
+@pytest.mark.fault("F18")
+async def test_host_lines() -> None:
+    async with site(reply) as s:
+        port = s.endpoint.port
+        for request, status in (
+            (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+            (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 400),
+            (b"GET /v1/models HTTP/1.1\r\n\r\n", 400),
+            (b"GET /v1/models HTTP/1.0\r\n\r\n", 200),
+            (b"GET /v1/models HTTP/1.0\r\nHost: evil.example\r\n\r\n", 403),
+            (b"GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
+            (b"GET http://evil.example/v1/models HTTP/1.0\r\n\r\n", 403),
+            (b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
+            (b"GET http://127.0.0.1:%d/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" % port, 200),
+            (b"GET /v1/models HTTP/1.1\r\nHost: 192.168.1.20:%d\r\n\r\n" % port, 403),
+            (b"GET /v1/models HTTP/1.1\r\nHost: [::1]:%d\r\n\r\n" % port, 200),
+            (b"GET /v1/models HTTP/1.1\r\nHost: LOCALHOST:%d\r\n\r\n" % port, 200),
+        ):
+            async with s.client() as client:
+                answer = await client.raw(request)
+                assert answer.status == status, request
+                if status >= 400:
+                    assert answer.error["message"]
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "null",
+        "file://",
+        "http://evil.example:1",
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/unload", "/internal/set"])
+async def test_pages_of_another_origin_are_refused(origin: str, path: str) -> None:
+    async with site(reply) as s:
+        answer = await s.ask("POST", path, chat(), {"Origin": origin})
+        assert answer.status == 403
+        assert answer.error["code"] == "forbidden_origin"
+        assert "access-control-allow-origin" not in answer.headers
+        assert not s.api.asked
+        assert not s.api.calls
+
+
+async def test_a_page_of_our_own_origin_may_call() -> None:
+    async with site(reply) as s:
+        origin = f"http://127.0.0.1:{s.endpoint.port}"
+        assert (await s.ask("POST", CHAT, chat(), {"Origin": origin})).status == 200
+        assert (await s.ask("POST", CHAT, chat(), {"Origin": origin + "1"})).status == 403
+
+
+@pytest.mark.fault("F18")
+async def test_what_a_browser_says_of_a_call_without_an_origin() -> None:
+    async with site(reply) as s:
+        for site_of_call, mode, status in (
+            ("cross-site", "no-cors", 403),
+            ("same-site", "no-cors", 403),
+            ("cross-site", "navigate", 200),
+            ("same-origin", "cors", 200),
+            ("none", "navigate", 200),
+        ):
+            headers = {"Sec-Fetch-Site": site_of_call, "Sec-Fetch-Mode": mode}
+            assert (await s.ask("GET", "/v1/models", None, headers)).status == status
+
+
+@pytest.mark.fault("F18")
+async def test_a_preflight_gets_no_permission() -> None:
+    async with site(reply) as s:
+        headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+        answer = await s.ask("OPTIONS", CHAT, None, headers)
+        assert answer.status == 403
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/load",
+        "/v1/unload",
+        "/v1/pull",
+        "/v1/delete",
+        "/internal/set",
+        "/internal/pin",
+        "/internal/policies/auto",
+        "/internal/simulate",
+    ],
+)
+@pytest.mark.parametrize(
+    "declared", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data"]
+)
+async def test_admin_calls_take_json_only(path: str, declared: str) -> None:
+    async with site(reply) as s:
+        answer = await s.ask("POST", path, b"{}", {"Content-Type": declared})
+        assert answer.status == 415
+        assert answer.error["param"] == "Content-Type"
+        assert not s.api.calls
