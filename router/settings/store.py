@@ -123,6 +123,7 @@ class SettingsStore:
         self._hurry = asyncio.Event()
         self._disk = asyncio.Lock()
         self._closed = False
+        self._seen: tuple[int, int, int] | None = None
         self._waker = Waker(interval_s)
 
     @property
@@ -256,13 +257,9 @@ class SettingsStore:
 
     async def watch(self) -> None:
         """Reload whenever the file changes, until cancelled."""
-        seen = await asyncio.to_thread(self._stamp)
 
         async def look() -> None:
-            nonlocal seen
-            now = await asyncio.to_thread(self._stamp)
-            if now != seen:
-                seen = now
+            if await asyncio.to_thread(self._stamp) != self._seen:
                 await self.reload()
 
         await self._waker.run(look, str(self.path))
@@ -329,6 +326,8 @@ class SettingsStore:
 
     def _read(self) -> _Document:
         """Raises OSError, ValueError."""
+        # Taken before the contents: an edit that comes between the two is seen at the next look.
+        self._seen = self._stamp()
         raw = read_object(self._io.read(self.path))
         values: dict[str, Any] = {}
         problems: list[str] = []
