@@ -9,6 +9,7 @@ from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, QVariantAnimatio
 from PySide6.QtGui import (
     QEnterEvent,
     QFocusEvent,
+    QFontMetrics,
     QHelpEvent,
     QHideEvent,
     QKeyEvent,
@@ -155,8 +156,8 @@ class MemoryBar(QWidget):
         return QRectF(0, (self.height() - height) / 2, self.width(), height)
 
     def _tick_x(self) -> float:
-        assert self._bar is not None and self._bar.total
-        x = self.width() * (1 - self._bar.margin / self._bar.total)
+        assert self._bar is not None
+        x = self.width() * (1 - self._bar.margin / (self._bar.total or 1))
         return round(min(x, self.width() - TICK_FROM_END) - 1)
 
     # Keyboard and pointer
@@ -341,7 +342,7 @@ class Legend(QWidget):
         painter.setPen(look.colour("ink"))
         painter.drawText(QPointF(cell.right() - number, baseline), segment.value)
         x = cell.left() + px(20)
-        note = f"{segment.note}" if segment.note else ""
+        note = segment.note
         note_width = metrics.horizontalAdvance(note) + px(8) if note else 0
         room = int(cell.right() - number - px(8) - note_width - x)
         label = metrics.elidedText(segment.label, Qt.TextElideMode.ElideMiddle, room)
@@ -460,6 +461,7 @@ class Tip(QWidget):
     def __init__(self, look: Look, parent: QWidget) -> None:
         super().__init__(parent)
         self.look = look
+        self._host = parent
         self._lines: tuple[str, ...] = ()
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.hide()
@@ -469,7 +471,7 @@ class Tip(QWidget):
         if not lines:
             return
         self._lines = lines
-        px, parent = self.look.px, self.parentWidget()
+        px, parent = self.look.px, self._host
         widest = max(self._metrics(i).horizontalAdvance(line) for i, line in enumerate(lines))
         width = min(widest + px(24), parent.width() - px(16))
         height = len(lines) * px(16) + px(16)
@@ -485,7 +487,7 @@ class Tip(QWidget):
     def lines(self) -> tuple[str, ...]:
         return self._lines
 
-    def _metrics(self, index: int):  # type: ignore[no-untyped-def]
+    def _metrics(self, index: int) -> QFontMetrics:
         return self.look.metrics(Role.SMALL_BOLD if index == 0 and len(self._lines) > 1 else Role.SMALL)
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -120,6 +120,7 @@ def present(
     numbers: Mapping[str, int],
     dismissed: frozenset[str] = frozenset(),
     fault: Banner | None = None,
+    banner_index: int = 0,
     phase: str = "",
     clock: Clock = local_clock,
 ) -> PanelView:
@@ -130,19 +131,20 @@ def present(
         numbers: from `model_numbers`.
         dismissed: ids of notices and faults that the user has put away.
         fault: a failure of the app itself or of something the user asked for.
+        banner_index: which of the banners that are due to show, worst first; wraps around.
         phase: a word for the head while the app starts or quits.
         clock: writes a Unix time as people read it.
     """
     labels = {d.id: plain(d.label or d.name, 24) for d in snapshot.devices}
     banners = [b for b in _banners(snapshot, fault) if b.id not in dismissed]
-    first = _with_more(banners)
+    shown = _with_more(banners, banner_index)
     bars = _bars(snapshot, numbers)
     head = _head(snapshot, banners, phase)
     pool = _pool(snapshot, numbers)
     return PanelView(
         generation=snapshot.generation,
         head=head,
-        banner=first,
+        banner=shown,
         bars=bars,
         devices_note=_devices_note(snapshot),
         pool=pool,
@@ -154,23 +156,10 @@ def present(
     )
 
 
-def _with_more(banners: Sequence[Banner]) -> Banner | None:
+def _with_more(banners: Sequence[Banner], index: int) -> Banner | None:
     if not banners:
         return None
-    first = banners[0]
-    more = len(banners) - 1
-    if not more:
-        return first
-    return Banner(
-        id=first.id,
-        kind=first.kind,
-        title=first.title,
-        text=first.text,
-        options=first.options,
-        footer=first.footer,
-        progress=first.progress,
-        more=more,
-    )
+    return msgspec.structs.replace(banners[index % len(banners)], more=len(banners) - 1)
 
 
 # Head -------------------------------------------------------------------------------------------------------

@@ -26,8 +26,10 @@ class Kind(StrEnum):
 
     ADD_FOLDER = "add_folder"
     DISMISS = "dismiss"
+    NEXT_BANNER = "next_banner"
     RETRY_START = "retry_start"
     OPEN_PANEL = "open_panel"
+    OPEN_MENU = "open_menu"
     COPY = "copy"
     QUIT = "quit"
 

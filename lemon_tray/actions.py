@@ -1,0 +1,165 @@
+"""From a user's command to the router, and back: what was refused and why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from PySide6.QtCore import QObject, Signal
+
+from lemon_tray.door import Door
+from lemon_tray.edits import Edits
+from lemon_tray.presenter import plain
+from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
+from lemon_tray.words import translate
+from router.errors import RouterError
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 10.0
+CONTROLS: Final = frozenset({"llm_pool_autosize", "auto_evict", "max_loaded_models"})
+
+
+class Actions(QObject):
+    """Runs commands as tasks on the loop, keeps hold of them, and tells of failures."""
+
+    edited = Signal()
+    failed = Signal(object)
+
+    def __init__(self, door: Door, loop: asyncio.AbstractEventLoop, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._door = door
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._given_up: set[str] = set()
+        self._closed = False
+        self.edits = Edits()
+
+    def run(self, command: Command) -> bool:
+        """Do what the router can do; False for a command that is the app's own business."""
+        match command.kind:
+            case Kind.SET:
+                self._start(self._set(command.target, command.value))
+            case Kind.LOAD:
+                self._given_up.discard(command.target)
+                self._start(self._load(command.target))
+            case Kind.UNLOAD:
+                self._given_up.add(command.target)
+                self._start(self._unload(command.target))
+            case Kind.UNLOAD_ALL:
+                self._start(self._unload(None))
+            case Kind.PIN:
+                self._pin(command.target, bool(command.value))
+            case Kind.GET_DEMO:
+                self._start(self._get_demo())
+            case Kind.CANCEL_DOWNLOAD:
+                self._start(self._cancel_download(command.target))
+            case _:
+                return False
+        return True
+
+    def use(self, door: Door) -> None:
+        """Go on with another router, after `close`."""
+        self._door = door
+        self._closed = False
+
+    async def close(self) -> None:
+        """Cancel what is under way and wait for it."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_log_failure)
+
+    async def _set(self, key: str, value: Any) -> None:
+        ticket = self.edits.begin(key, value)
+        self.edited.emit()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                generation = await self._door.set_settings({key: value})
+        except RouterError as error:
+            self._refuse(key, ticket, said(error))
+        except TimeoutError:
+            self._refuse(key, ticket, translate("Actions", "The router did not answer; the value stays."))
+        else:
+            self.edits.done(key, ticket, generation, self._door.snapshot.generation)
+            self.edited.emit()
+
+    def _refuse(self, key: str, ticket: int, reason: str) -> None:
+        log.warning("%s was not changed: %s", key, reason)
+        self.edits.refused(key, ticket, reason)
+        self.edited.emit()
+        if key not in CONTROLS:  # those show the reason in their own row
+            title = translate("Actions", "{key} was not changed").format(key=plain(key, 30))
+            self.failed.emit(fault_banner(f"set:{key}", title, reason))
+
+    async def _load(self, model: str) -> None:
+        try:
+            await self._door.load(model, {})
+        except RouterError as error:
+            if model in self._given_up:
+                return  # the user cancelled it
+            title = translate("Actions", "{model} was not loaded").format(model=plain(model, 24))
+            self.failed.emit(fault_banner(f"load:{model}", title, said(error)))
+
+    async def _unload(self, model: str | None) -> None:
+        try:
+            await self._door.unload(model, wait=False)
+        except RouterError as error:
+            name = plain(model, 24) if model else translate("Actions", "All")
+            title = translate("Actions", "{model} was not unloaded").format(model=name)
+            self.failed.emit(fault_banner(f"unload:{model}", title, said(error)))
+
+    def _pin(self, model: str, pinned: bool) -> None:
+        try:
+            self._door.pin(model, pinned)
+        except RouterError as error:
+            title = translate("Actions", "{model} was not pinned").format(model=plain(model, 24))
+            self.failed.emit(fault_banner(f"pin:{model}", title, said(error)))
+
+    async def _get_demo(self) -> None:
+        try:
+            end = await self._door.pull_demo()
+            await end
+        except RouterError as error:
+            # The snapshot's download says so too, with a way to try again.
+            log.warning("The demo model did not arrive: %s", error.message)
+            if not self._door.snapshot.downloads:
+                title = translate("Actions", "The demo model did not arrive")
+                self.failed.emit(fault_banner("demo", title, said(error)))
+
+    async def _cancel_download(self, name: str) -> None:
+        try:
+            await self._door.cancel_download(name)
+        except RouterError as error:
+            title = translate("Actions", "The download goes on")
+            self.failed.emit(fault_banner(f"cancel:{name}", title, said(error)))
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("A command failed.", exc_info=error)
+
+
+def said(error: RouterError) -> str:
+    """Message and hint of an error, as one text."""
+    return plain(" ".join(part for part in (error.message, error.hint) if part), 400)
+
+
+def fault_banner(key: str, title: str, text: str, *options: Option) -> Banner:
+    """An error that stays until the user puts it away, or takes one of the `options`."""
+    hide = Option(label=translate("Actions", "Dismiss"), command=Command(Kind.DISMISS, f"fault:{key}"))
+    return Banner(
+        id=f"fault:{key}", kind=BannerKind.ERROR, title=title, text=text, options=(options or (hide,))
+    )

@@ -1,0 +1,446 @@
+"""The app: one Qt application whose event loop is asyncio's too, the router on it, and the faces of both.
+
+Quit sets an event; `main` cleans up and returns; only then does Qt's loop end. Nothing here ends that loop
+from within, opens a nested one or waits in it: that would lose the cleanup or break other tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from PySide6.QtCore import QCoreApplication, QObject, QPoint, QTimer
+from PySide6.QtGui import QGuiApplication, QSessionManager
+from PySide6.QtWidgets import QApplication, QFileDialog
+from qasync import QEventLoop
+
+from lemon_tray.actions import Actions, fault_banner, said
+from lemon_tray.bridge import Bridge
+from lemon_tray.display import is_composited
+from lemon_tray.door import Door
+from lemon_tray.icons import mark_icon
+from lemon_tray.menu import TrayMenu
+from lemon_tray.notify import Notifier
+from lemon_tray.options import Options
+from lemon_tray.panel import Panel
+from lemon_tray.presenter import model_numbers, present
+from lemon_tray.single_instance import Bell, bell_name
+from lemon_tray.theme import Look
+from lemon_tray.tray import Tray
+from lemon_tray.view import Banner, Command, Kind, Mark, Option, PanelView
+from lemon_tray.words import translate, use_translator
+from router.errors import RouterError
+from router.instance import InstanceLock
+from router.paths import Paths
+from router.service import Router
+from router.snapshot import Snapshot, Status
+from router.version import __version__
+
+log = logging.getLogger(__name__)
+
+STOP_S: Final = 8.0
+EXIT_S: Final = 10.0
+OPEN_AFTER_MS: Final = 300
+SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
+
+
+def run(paths: Paths, lock: InstanceLock, options: Options) -> int:
+    """Run the app until it is quit; returns the exit status."""
+    app = QApplication([sys.argv[0] if sys.argv else "lemon-tray"])
+    app.setApplicationName("lemon-tray")
+    app.setApplicationDisplayName("Lemon Tray")
+    app.setApplicationVersion(__version__)
+    app.setDesktopFileName("lemon-tray")
+    app.setQuitOnLastWindowClosed(False)
+    app.setWindowIcon(mark_icon(Mark(Status.READY)))
+    use_translator(QCoreApplication.translate)
+    previous_hook = sys.excepthook
+    try:
+        with asyncio.Runner(loop_factory=lambda: QEventLoop(app)) as runner:
+            return runner.run(_main(app, paths, lock, options))
+    except RuntimeError as error:
+        # Qt ended its loop by itself, as when the X server goes away. The runner has cleaned up.
+        log.error("The desktop ended the app: %s.", error)
+        return 1
+    finally:
+        sys.excepthook = previous_hook
+        use_translator(None)
+
+
+async def _main(app: QApplication, paths: Paths, lock: InstanceLock, options: Options) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    _catch_exceptions(loop)
+    restore = _on_signals(loop, stop.set)
+    shell = Shell(app, loop, paths, lock, options, stop)
+
+    def session_ends(_manager: QSessionManager) -> None:
+        stop.set()  # obeyed at once, nothing is asked
+
+    app.commitDataRequest.connect(session_ends)
+    try:
+        shell.start()
+        await stop.wait()
+    finally:
+        app.commitDataRequest.disconnect(session_ends)
+        watchdog = _watchdog()
+        try:
+            await shell.close()
+        finally:
+            watchdog.cancel()
+            restore()
+    return 0
+
+
+def _catch_exceptions(loop: asyncio.AbstractEventLoop) -> None:
+    """One place for what nobody caught: slots come by `sys.excepthook`, tasks by the loop's handler."""
+
+    def log_it(message: str, error: BaseException | None) -> None:
+        log.error("%s", message, exc_info=error)
+
+    def from_slot(kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
+        log_it(f"Nobody caught a {kind.__name__}.", error)
+
+    def from_loop(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        log_it(str(context.get("message", "Nobody caught an error.")), context.get("exception"))
+
+    sys.excepthook = from_slot
+    loop.set_exception_handler(from_loop)
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Callable[[], None]:
+    """Have signals call `stop`. The returned function puts back what was."""
+    for number in SIGNALS:
+        try:
+            loop.add_signal_handler(number, stop)
+        except NotImplementedError:
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+
+    def restore() -> None:
+        for number in SIGNALS:
+            with contextlib.suppress(NotImplementedError, ValueError):
+                loop.remove_signal_handler(number)
+
+    return restore
+
+
+def _watchdog() -> threading.Timer:
+    """Ends the process for good if cleaning up hangs. Workers end with it: they watch for that."""
+
+    def end() -> None:
+        log.critical("Cleaning up took more than %.0f s; ending at once.", EXIT_S)
+        faulthandler.dump_traceback()
+        os._exit(1)
+
+    timer = threading.Timer(EXIT_S - 0.5, end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+class Shell(QObject):
+    """Owns the router and the faces, and carries snapshots one way and commands the other."""
+
+    def __init__(
+        self,
+        app: QApplication,
+        loop: asyncio.AbstractEventLoop,
+        paths: Paths,
+        lock: InstanceLock,
+        options: Options,
+        stop: asyncio.Event,
+        *,
+        make_router: Callable[[Paths, Options], Router] | None = None,
+    ) -> None:
+        super().__init__()
+        self._app = app
+        self._loop = loop
+        self._paths = paths
+        self._lock = lock
+        self._options = options
+        self._stop = stop
+        self._make_router = make_router or _make_router
+        self._router = self._make_router(paths, options)
+        self._bridge: Bridge | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._numbers: dict[str, int] = {}
+        self._dismissed: set[str] = set()
+        self._fault: Banner | None = None
+        self._banner_index = 0
+        self._phase = ""
+        self._dialog: QFileDialog | None = None
+        self._closing = False
+        self.view: PanelView | None = None
+        self.look = Look.of_system()
+        self.actions = Actions(self._router, loop, self)
+        self.actions.edited.connect(self._show)
+        self.actions.failed.connect(self._show_fault)
+        self.menu = TrayMenu(self.actions.edits, self)
+        self.menu.asked.connect(self.do)
+        self.panel = Panel(
+            self.look,
+            self.actions.edits,
+            as_window=_is_wayland(),
+            rounded=_has_compositor(),
+        )
+        self.panel.asked.connect(self.do)
+        self.tray = Tray(self.menu, self)
+        self.tray.clicked.connect(lambda: self.panel.toggle(self.tray.anchor(), at_cursor=True))
+        self.tray.found.connect(self._tray_found)
+        self.tray.message_clicked.connect(self._open)
+        self.bell = Bell(bell_name(paths), self)
+        self.bell.rung.connect(self._open)
+        self._notifier = Notifier()
+        hints = app.styleHints()
+        hints.colorSchemeChanged.connect(self._restyle)
+        hints.accessibility().contrastPreferenceChanged.connect(self._restyle)
+
+    # Life
+
+    def start(self) -> None:
+        """Show the faces and start the router."""
+        self.bell.listen()
+        self._connect()
+        self.tray.start()
+        self._begin()
+        if not self._options.hidden:
+            # An XEmbed icon takes a moment to arrive at its place, where the panel is to stand.
+            QTimer.singleShot(OPEN_AFTER_MS, self, self._open)
+
+    def _connect(self) -> None:
+        self._bridge = Bridge(self._router, self)
+        self._bridge.changed.connect(self._arrived)
+        self._arrived(self._router.snapshot)
+
+    def _begin(self) -> None:
+        self._starting = self._loop.create_task(self._start_router(), name="start")
+
+    async def _start_router(self) -> None:
+        self._phase = translate("App", "Starting")
+        self._show()
+        try:
+            await self._router.start()
+        except RouterError as error:
+            log.error("The router did not start: %s", said(error))
+            self._phase = translate("App", "Error")
+            retry = Option(
+                label=translate("App", "Try again"),
+                command=Command(Kind.RETRY_START),
+                effect=translate("App", "once the cause is gone"),
+            )
+            quit_ = Option(label=translate("App", "Quit"), command=Command(Kind.QUIT))
+            title = translate("App", "The router did not start")
+            self._show_fault(fault_banner("start", title, said(error), retry, quit_))
+            if self.panel.isHidden():
+                self._open()
+            return
+        self._phase = ""
+        self._fault = None
+        endpoint = self._router.endpoint
+        self._lock.set_endpoint(endpoint)
+        self._show()
+        if sys.stdout is not None and sys.stdout.isatty():
+            print(f"Lemon Tray {__version__} answers at {endpoint}", flush=True)  # noqa: T201  # as `serve`
+        if self._options.demo and not any(not m.broken for m in self._router.snapshot.models):
+            self.do(Command(Kind.GET_DEMO))
+
+    async def _restart_router(self) -> None:
+        """After a failed start: a fresh router, as a half-started one cannot be started again."""
+        await self.actions.close()
+        if self._bridge is not None:
+            self._bridge.close()
+        await self._router.stop()
+        self._router = self._make_router(self._paths, self._options)
+        self.actions.use(self._router)
+        self._fault = None
+        self._connect()
+        await self._start_router()
+
+    async def close(self) -> None:
+        """Take the faces away, then stop the router; bounded."""
+        self._closing = True
+        self._phase = translate("App", "Quitting")
+        self.panel.hide()
+        self.tray.stop()
+        self.bell.close()
+        if self._bridge is not None:
+            self._bridge.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                if self._starting is not None and not self._starting.done():
+                    self._starting.cancel()
+                    await asyncio.wait((self._starting,))
+                await self.actions.close()
+                await self._router.stop()
+        except TimeoutError:
+            log.error("The router did not stop in %.0f s.", STOP_S)
+        self.panel.deleteLater()
+        self.menu.menu.deleteLater()
+
+    # Snapshots to faces
+
+    def _arrived(self, snapshot: Snapshot) -> None:
+        self._numbers = model_numbers(self._numbers, snapshot)
+        self.actions.edits.seen(snapshot.generation)
+        self._show()
+        message = self._notifier.consider(snapshot.feed, panel_visible=self.panel.isVisible())
+        if message is not None:
+            self.tray.tell(message)
+
+    def _show(self) -> None:
+        if self._closing:
+            return
+        self.view = present(
+            self._router.snapshot,
+            numbers=self._numbers,
+            dismissed=frozenset(self._dismissed),
+            fault=self._fault,
+            banner_index=self._banner_index,
+            phase=self._phase,
+        )
+        if self.view.banner is None or not self.view.banner.more:
+            self._banner_index = 0
+        self.tray.show_view(self.view)
+        self.menu.show_view(self.view)
+        self.panel.show_view(self.view)
+
+    def _show_fault(self, fault: Banner) -> None:
+        self._fault = fault
+        self._banner_index = 0
+        self._dismissed.discard(fault.id)
+        self._show()
+
+    def _restyle(self) -> None:
+        self.look.follow_system()
+        self.panel.restyle()
+
+    # Tray or no tray
+
+    def _tray_found(self, available: bool) -> None:
+        self.panel.set_mode(as_window=not available or _is_wayland())
+        if available:
+            self.panel.show_note("")
+            return
+        self.panel.show_note(
+            translate(
+                "App",
+                "No tray was found on this desktop, so this window stands in for it. Closing it leaves "
+                "Lemon Tray running; the menu above has Quit.",
+            )
+        )
+        if self._options.hidden and not self.tray.settled:
+            # At login trays come late: give it half a minute before a window appears unasked.
+            QTimer.singleShot(30_000, self, self._open_without_tray)
+        else:
+            self._open_without_tray()
+
+    def _open_without_tray(self) -> None:
+        if not self.tray.available and not self._closing:
+            self._open()
+
+    def _open(self) -> None:
+        if not self._closing:
+            self.panel.open(self.tray.anchor())
+
+    # Commands
+
+    def do(self, command: Command) -> None:
+        """Carry out what a button or a menu entry asks for."""
+        if self._closing or self.actions.run(command):
+            return
+        match command.kind:
+            case Kind.QUIT:
+                self._stop.set()
+            case Kind.OPEN_PANEL:
+                self.panel.open(self.tray.anchor(), at_cursor=True)
+            case Kind.OPEN_MENU:
+                button = self.panel.head.menu
+                self.menu.menu.popup(button.mapToGlobal(QPoint(0, button.height())))
+            case Kind.COPY:
+                self._copy(command)
+            case Kind.ADD_FOLDER:
+                self._ask_folder()
+            case Kind.DISMISS:
+                self._dismissed.add(command.target)
+                if self._fault is not None and self._fault.id == command.target:
+                    self._fault = None
+                self._show()
+            case Kind.NEXT_BANNER:
+                self._banner_index += 1
+                self._show()
+            case Kind.RETRY_START:
+                if self._starting is None or self._starting.done():
+                    self._starting = self._loop.create_task(self._restart_router(), name="restart")
+            case _:
+                log.error("No one knows the command %s.", command.kind)
+
+    def _copy(self, command: Command) -> None:
+        if self.view is None:
+            return
+        clipboard = QGuiApplication.clipboard()
+        match command.target:
+            case "endpoint":
+                clipboard.setText(self.view.head.endpoint)
+                self.panel.tell_copied()
+            case "curl":
+                clipboard.setText(self.view.menu.curl)
+            case _:
+                clipboard.setText(str(command.value))
+
+    def _ask_folder(self) -> None:
+        if self._dialog is not None:
+            self._dialog.raise_()
+            self._dialog.activateWindow()
+            return
+        dialog = QFileDialog(None, translate("App", "Add a folder with models"))
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.setOption(QFileDialog.Option.ShowDirsOnly)
+        dialog.fileSelected.connect(self._add_folder)
+        dialog.finished.connect(self._folder_asked)
+        self._dialog = dialog
+        self.panel.hold()
+        dialog.open()
+
+    def _folder_asked(self, _result: int) -> None:
+        self.panel.let_go()
+        if self._dialog is not None:
+            self._dialog.deleteLater()
+            self._dialog = None
+
+    def _add_folder(self, folder: str) -> None:
+        known = [str(path) for path in self._router.snapshot.settings.get("models_dirs", ())]
+        if folder and folder not in known:
+            self.do(Command(Kind.SET, "models_dirs", [*known, folder]))
+
+
+def _make_router(paths: Paths, options: Options) -> Router:
+    return Router(
+        paths, overrides=options.overrides, models_dirs=options.models_dirs, simulate=options.simulate
+    )
+
+
+def _is_wayland() -> bool:
+    # A Wayland client cannot choose where its window stands.
+    return QGuiApplication.platformName().startswith("wayland")
+
+
+def _has_compositor() -> bool:
+    if QGuiApplication.platformName() == "xcb":
+        return is_composited(os.environ.get("DISPLAY", ""))
+    return QGuiApplication.platformName() not in ("offscreen", "minimal")
+
+
+def _is_door(router: Router) -> Door:
+    """The router is a door: mypy checks it here."""
+    return router

@@ -1,0 +1,52 @@
+"""The one interface through which the tray talks to the router."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from router.snapshot import Snapshot
+
+
+class Door(Protocol):
+    """What the tray needs of a router. `router.service.Router` is one; tests have a small one.
+
+    All of it runs on the loop that the widgets live on.
+    """
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint's URL, with its port."""
+
+    def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
+        """Call back with every new snapshot; the returned function ends that."""
+
+    async def set_settings(self, changes: Mapping[str, Any]) -> int:
+        """Apply all changes or none. Returns the generation that shows them.
+
+        Raises:
+            RouterError: naming what is wrong; nothing was changed.
+        """
+
+    async def load(self, model: str, options: Mapping[str, Any]) -> None:
+        """Load a model and wait until it is ready.
+
+        Raises:
+            RouterError: why it cannot be.
+        """
+
+    async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
+        """Unload a model, or all of them."""
+
+    def pin(self, model: str, pinned: bool) -> None:
+        """Keep a model from being chosen as a victim, or stop doing so."""
+
+    async def pull_demo(self) -> Awaitable[None]:
+        """Start fetching the demo model. Await the result for its end."""
+
+    async def cancel_download(self, name: str) -> None:
+        """Stop a download."""

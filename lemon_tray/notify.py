@@ -1,0 +1,57 @@
+"""Which desktop notification is due, if any: one for each cause, grouped, never a flood. No Qt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from lemon_tray.presenter import plain
+from lemon_tray.words import translate
+from router.snapshot import FeedEntry, Severity
+
+SAME_CAUSE_S: Final = 600.0
+LEAST_APART_S: Final = 20.0
+LENGTH: Final = 200
+
+
+class Message(Struct, frozen=True):
+    title: str
+    text: str
+
+
+class Notifier:
+    """Looks at the feed; entries from before the first look are old news."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: int | None = None
+        self._told: dict[tuple[str, str | None], float] = {}
+        self._last = float("-inf")
+
+    def consider(self, feed: Sequence[FeedEntry], *, panel_visible: bool) -> Message | None:
+        """The message that is due for failures that are new since the last call.
+
+        None while the panel shows them anyway, for a cause told within ten minutes, or right after another.
+        """
+        newest = max((entry.id for entry in feed), default=self._seen or 0)
+        since, self._seen = self._seen, newest
+        if since is None:
+            return None
+        now = self._clock()
+        fresh = [e for e in feed if e.id > since and e.severity is Severity.ERROR]
+        fresh = [e for e in fresh if now - self._told.get((e.code, e.model), float("-inf")) >= SAME_CAUSE_S]
+        if not fresh or panel_visible or now - self._last < LEAST_APART_S:
+            return None
+        self._told = {cause: t for cause, t in self._told.items() if now - t < SAME_CAUSE_S}
+        for entry in fresh:
+            self._told[(entry.code, entry.model)] = now
+        self._last = now
+        # Some notification servers read markup: there must be none.
+        text = plain(fresh[0].message, LENGTH).replace("<", "‹").replace(">", "›")
+        if len(fresh) > 1:
+            more = translate("Notify", "{text} And {count} more.").format(text=text, count=len(fresh) - 1)
+            return Message(translate("Notify", "Lemon Tray: {count} problems").format(count=len(fresh)), more)
+        return Message(translate("Notify", "Lemon Tray"), text)

@@ -1,0 +1,77 @@
+"""What the app was started with. No Qt here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from router.cli.main import parser as cli_parser
+from router.version import __version__
+
+
+class Options(Struct, frozen=True):
+    """The app's arguments. `serve` are those that the headless router understands too.
+
+    `overrides` are settings by key; `simulate` are bytes for each simulated device.
+    """
+
+    overrides: dict[str, Any]
+    models_dirs: tuple[Path, ...]
+    simulate: tuple[int, ...] | None
+    demo: bool
+    hidden: bool
+    serve: tuple[str, ...]
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Read the arguments of `lemon-tray [run]`.
+
+    Raises:
+        SystemExit: help was asked for, or the arguments are wrong; it has been said.
+    """
+    parser = argparse.ArgumentParser(
+        prog="lemon-tray",
+        description="Run language models for all your apps on one endpoint, from the tray.",
+        epilog="Other commands: serve, status, config, load, unload; each has its own --help.",
+    )
+    parser.add_argument("run", nargs="?", choices=("run",), help="start the tray app (the default)")
+    parser.add_argument("--demo", action="store_true", help="fetch a small demo model if there is no model")
+    parser.add_argument("--hidden", action="store_true", help="do not open the panel at the start")
+    parser.add_argument("--host", help="address to listen on")
+    parser.add_argument("--port", help="port to listen on; 0: any free one")
+    parser.add_argument(
+        "--models-dir",
+        dest="models_dirs",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a further folder with GGUF files (repeatable)",
+    )
+    parser.add_argument(
+        "--simulate",
+        metavar="SIZES",
+        help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; nothing is really loaded",
+    )
+    parser.add_argument("--version", action="version", version=f"Lemon Tray {__version__}")
+    given = parser.parse_args(argv)
+    serve: list[str] = []
+    for name in ("host", "port", "simulate"):
+        if getattr(given, name) is not None:
+            serve += [f"--{name}={getattr(given, name)}"]
+    for folder in given.models_dirs:
+        serve += [f"--models-dir={folder}"]
+    # The command line's own parser checks the values, so that both accept the same.
+    checked = cli_parser().parse_args(["serve", *serve])
+    overrides = {key: getattr(checked, key) for key in ("host", "port")}
+    return Options(
+        overrides={key: value for key, value in overrides.items() if value is not None},
+        models_dirs=tuple(checked.models_dirs),
+        simulate=checked.simulate,
+        demo=given.demo,
+        hidden=given.hidden,
+        serve=tuple(serve),
+    )
