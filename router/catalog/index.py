@@ -44,10 +44,12 @@ class IndexConfig(Struct, frozen=True):
     proxy: str = ""
 
 
-def index_config(environ: Mapping[str, str], prefix: str = sys.prefix) -> IndexConfig:
+def index_config(
+    environ: Mapping[str, str], prefix: str = sys.prefix, etc: Path = Path("/etc")
+) -> IndexConfig:
     """pip's configuration: its files, the system's first, then its variables. Blocks."""
     options: dict[str, str] = {}
-    for file in _config_files(environ, prefix):
+    for file in _config_files(environ, prefix, etc):
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
@@ -79,7 +81,7 @@ def _is_on(text: str) -> bool:
     return text.strip().lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
-def _config_files(environ: Mapping[str, str], prefix: str) -> Iterator[Path]:
+def _config_files(environ: Mapping[str, str], prefix: str, etc: Path) -> Iterator[Path]:
     """Later files override earlier ones."""
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:
@@ -94,7 +96,7 @@ def _config_files(environ: Mapping[str, str], prefix: str) -> Iterator[Path]:
         name = "pip.conf"
         for folder in reversed((environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")):
             yield Path(folder) / "pip" / name
-        yield Path("/etc") / name
+        yield etc / name
         if sys.platform == "darwin":
             yield Path("/Library/Application Support/pip") / name
         yield home / ".pip" / name
