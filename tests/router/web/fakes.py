@@ -213,6 +213,8 @@ class FakeApi:
         self.cancelled = asyncio.Event()
         self.calls: list[tuple[Any, ...]] = []
         self.pull: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.pulling = asyncio.Event()
+        self.unsubscribed = asyncio.Event()
         self.simulates = True
         self._callbacks: set[Callable[[Snapshot], None]] = set()
 
@@ -227,7 +229,12 @@ class FakeApi:
 
     def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
         self._callbacks.add(callback)
-        return lambda: self._callbacks.discard(callback)
+
+        def end() -> None:
+            self._callbacks.discard(callback)
+            self.unsubscribed.set()
+
+        return end
 
     @property
     def subscriptions(self) -> int:
@@ -302,6 +309,7 @@ class FakeApi:
 
     async def pull_demo(self) -> Awaitable[None]:
         self.calls.append(("pull",))
+        self.pulling.set()
         return self.pull
 
     def simulate(self, change: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
 
 from router.web.options import WebOptions
-from tests.router.web.fakes import CHAT, Answer, Peer, chat, events_of, reply, site
+from router.web.stream import EventStream
+from tests.router.web.fakes import CHAT, SAFETY_S, Answer, Peer, chat, events_of, reply, site
 
 COMMENT = b": keep-alive\n\n"
 SLOW = WebOptions(silence_s=0.01)
 DONE = b"data: [DONE]\n\n"
+
+
+Ticks = Callable[[int], Awaitable[None]]
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    """Wait until some more intervals of silence are over."""
+    over = asyncio.Semaphore(0)
+    tick = EventStream._tick
+
+    def counted(stream: EventStream) -> None:
+        tick(stream)
+        over.release()
+
+    monkeypatch.setattr(EventStream, "_tick", counted)
+
+    async def wait(count: int) -> None:
+        async with asyncio.timeout(SAFETY_S):
+            for _ in range(count):
+                await over.acquire()
+
+    return wait
 
 
 def _comments(answer: Answer, at_least: int) -> bool:
@@ -57,7 +84,7 @@ async def test_comments_come_while_the_worker_reads_a_long_prompt() -> None:
         assert bytes(answer.body).replace(COMMENT, b"") == DONE
 
 
-async def test_comments_come_between_events_only() -> None:
+async def test_comments_come_between_events_only(ticks: Ticks) -> None:
     go_on = asyncio.Event()
     quiet = asyncio.Event()
 
@@ -73,8 +100,7 @@ async def test_comments_come_between_events_only() -> None:
     async with site(script, SLOW) as s, s.client() as client:
         await client.send("POST", CHAT, chat(stream=True))
         answer = await client.answer(lambda a: b"half" in a.body)
-        # Many times the interval: no comment may come, so there is no event to wait for.
-        await asyncio.sleep(0.1)
+        await ticks(5)
         quiet.set()
         await client.more(answer, lambda a: _comments(a, 2) and b'":1}' in a.body)
         go_on.set()
@@ -88,7 +114,10 @@ async def test_a_plain_answer_gets_no_comments() -> None:
         s.api.gate.clear()
         await client.send("POST", CHAT, chat())
         await s.api.waiting.wait()
-        await asyncio.sleep(0.05)  # Several intervals.
+        # Beside it a stream waits as long, and that one is told so.
+        async with s.client() as other:
+            await other.send("POST", CHAT, chat(stream=True))
+            await other.answer(lambda a: _comments(a, 3))
         s.api.gate.set()
         answer = await client.answer()
         assert answer.headers["content-type"] == "application/json"
