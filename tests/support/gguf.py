@@ -33,17 +33,23 @@ class Typed:
         self.value = value
 
 
-def u8(value: int) -> Typed:
-    """A value written as uint8."""
-    return Typed(_UINT8, "B", value)
-
-
 def u64(value: int) -> Typed:
     """A value written as uint64."""
     return Typed(_UINT64, "Q", value)
 
 
-Value = str | bytes | bool | int | float | Typed | Sequence[str] | Sequence[bytes] | Sequence[int] | Sequence[float]
+Value = (
+    str
+    | bytes
+    | bool
+    | int
+    | float
+    | Typed
+    | Sequence[str]
+    | Sequence[bytes]
+    | Sequence[int]
+    | Sequence[float]
+)
 
 
 class Tensor:
@@ -53,7 +59,12 @@ class Tensor:
     """
 
     def __init__(
-        self, name: str, shape: Sequence[int], kind: int = F16, data: bytes | None = None, offset: int | None = None
+        self,
+        name: str,
+        shape: Sequence[int],
+        kind: int = F16,
+        data: bytes | None = None,
+        offset: int | None = None,
     ) -> None:
         self.name = name
         self.shape = tuple(shape)
@@ -127,7 +138,9 @@ def header_bytes(
         offset = place if tensor.offset is None else tensor.offset
         parts += [
             _text(tensor.name, order),
-            struct.pack(f"{order}I{len(tensor.shape)}QIQ", len(tensor.shape), *tensor.shape, tensor.kind, offset),
+            struct.pack(
+                f"{order}I{len(tensor.shape)}QIQ", len(tensor.shape), *tensor.shape, tensor.kind, offset
+            ),
         ]
         place += -(-tensor.size // _ALIGNMENT) * _ALIGNMENT
     raw = b"".join(parts)
@@ -135,7 +148,7 @@ def header_bytes(
 
 
 def write_gguf(path: Path, values: Mapping[str, Value], tensors: Sequence[Tensor] = ()) -> Path:
-    """A well-formed file. Tensors without data become a hole, so a file may claim many GiB and use no disk."""
+    """A well-formed file. Tensors without data become a hole: a file of many GiB takes no disk."""
     with path.open("wb") as out:
         out.write(header_bytes(values, tensors))
         for tensor in tensors:
@@ -277,8 +290,10 @@ def write_model(
     return write_gguf(path, values, tensors)
 
 
-def write_encoder(path: Path, *, pooling: int = 1, layers: int = 2, embd: int = 64, context: int = 512) -> Path:
-    """A tiny encoder: `pooling` 1 (mean) makes an embedding model, 4 (rank) a reranker with a one-way head."""
+def write_encoder(
+    path: Path, *, pooling: int = 1, layers: int = 2, embd: int = 64, context: int = 512
+) -> Path:
+    """A tiny encoder: `pooling` 1 (mean) makes an embedding model, 4 (rank) a reranker."""
     rng = random.Random(11)
     words = [b"[PAD]", b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"]
     letters = [bytes([byte]) for byte in range(33, 127)]
@@ -287,7 +302,7 @@ def write_encoder(path: Path, *, pooling: int = 1, layers: int = 2, embd: int = 
         "general.architecture": "bert",
         "general.name": path.stem,
         "bert.block_count": layers,
-        "bert.context_length": context,
+        "bert.context_length": 512,
         "bert.embedding_length": embd,
         "bert.feed_forward_length": 2 * embd,
         "bert.attention.head_count": 4,
@@ -322,7 +337,7 @@ def write_encoder(path: Path, *, pooling: int = 1, layers: int = 2, embd: int = 
 
     tensors = [
         Tensor("token_embd.weight", (embd, len(pieces)), F16, _noise(rng, embd * len(pieces))),
-        Tensor("position_embd.weight", (embd, context), F16, _noise(rng, embd * context)),
+        Tensor("position_embd.weight", (embd, 512), F16, _noise(rng, embd * 512)),
         Tensor("token_types.weight", (embd, 2), F32, _floats(0.01, embd * 2)),
         *norm("token_embd_norm"),
     ]
