@@ -40,6 +40,7 @@ from lemon_tray.view import Command, Kind, PanelView
 from lemon_tray.words import translate
 
 MARGIN: Final = 8
+FOOT: Final = 10  # stays free below what scrolls: the round corners are there
 COPIED_MS: Final = 1500
 REOPEN_MS: Final = 250
 
@@ -230,8 +231,9 @@ class Panel(QWidget):
         tallest = self._screen().availableGeometry().height() - 2 * MARGIN
         if self._as_window:
             tallest -= 32  # the title bar
-        total = max(min(y + height + 1, tallest), y + self.look.px(80))
-        self.scroller.setGeometry(1, y, width - 2, total - y - 1)
+        foot = self.look.px(FOOT)
+        total = max(min(y + height + foot, tallest), y + self.look.px(80))
+        self.scroller.setGeometry(1, y, width - 2, total - y - foot)
         if (self.width(), self.height()) != (width, total):
             self.setFixedSize(width, total)
             if not self._as_window and self.isVisible():

@@ -6,6 +6,7 @@ devices, units off by a no-break space.
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 import unicodedata
@@ -58,6 +59,8 @@ MAX_SLOTS: Final = 16
 FEED_ROWS: Final = 30
 LLM: Final = "llm"
 HOST: Final = "host"
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
+_SPACES: Final = re.compile(r" {2,}")
 DOWNLOAD_OVER: Final = frozenset({"done", "finished", "complete", "completed", "cancelled", "canceled"})
 DOWNLOAD_FAILED: Final = frozenset({"failed", "error"})
 
@@ -77,8 +80,8 @@ def plain(text: str, limit: int = 300) -> str:
 
     A text with letters written from right to left is isolated, so that it cannot reorder its neighbours.
     """
-    line = " ".join("".join(" " if unicodedata.category(c) in ("Cc", "Cf") else c for c in text).split())
-    line = line.replace("`", "'")
+    line = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
+    line = _SPACES.sub(" ", line).strip().replace("`", "'")
     if len(line) > limit:
         half = (limit - 1) // 2
         line = f"{line[:half]}…{line[-half:]}"
@@ -258,14 +261,14 @@ def _unknown_device(device: DeviceView) -> Banner:
         id=f"device:{device.id}:{device.reason}",
         kind=BannerKind.ERROR,
         title=translate("Banner", "{name} cannot be read").format(name=_device_title(device)),
-        text=translate("Banner", "{reason}. Its memory is unknown, so nothing is loaded there.").format(
+        text=translate("Banner", "{reason}. Its memory is unknown until it answers again.").format(
             reason=plain(device.reason or translate("Banner", "No reading"), 200).rstrip(".")
         ),
         options=(
             Option(
                 label=translate("Banner", "Hide"),
                 command=Command(Kind.DISMISS, f"device:{device.id}:{device.reason}"),
-                effect=translate("Banner", "It is looked at again all the time"),
+                effect=translate("Banner", "Asked again all the time"),
             ),
         ),
     )
@@ -287,9 +290,9 @@ def _evict_option(pool: PoolView) -> Option:
 
 def _hard_limit_option(pool: PoolView) -> Option:
     surplus = pool.loaded - pool.configured_limit
-    effect = translate("Banner", "{limit} may stay loaded").format(limit=pool.configured_limit)
+    effect = translate("Banner", "Limit {limit}, as you set it").format(limit=pool.configured_limit)
     if surplus > 0:
-        effect = translate("Banner", "{limit} may stay; {surplus} unload now").format(
+        effect = translate("Banner", "Limit {limit}; unloads {surplus} now").format(
             limit=pool.configured_limit, surplus=surplus
         )
     return Option(
@@ -344,7 +347,7 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
         label=translate("Banner", "Add a folder"),
         menu_label=translate("Banner", "Add a folder with models…"),
         command=Command(Kind.ADD_FOLDER),
-        key=translate("Banner", "Use GGUF files you already have"),
+        key=translate("Banner", "GGUF files you have"),
         effect="`models_dirs`",
         glyph="folder",
     )
@@ -365,7 +368,6 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
                         label=translate("Banner", "Cancel"),
                         menu_label=translate("Banner", "Cancel the download"),
                         command=Command(Kind.CANCEL_DOWNLOAD, download.name),
-                        effect=translate("Banner", "What has arrived is kept for the next try"),
                     ),
                 ),
             )
@@ -379,8 +381,8 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
         label=translate("Banner", "Try again") if failed else translate("Banner", "Get a demo model"),
         menu_label=translate("Banner", "Get a small demo model"),
         command=Command(Kind.GET_DEMO),
-        key=translate("Banner", "A small one, to try things"),
-        effect=translate("Banner", "about 100 MB to fetch"),
+        key=translate("Banner", "A small one, to try"),
+        effect=translate("Banner", "About {size} to fetch").format(size=f"90{NBSP}MiB"),
         primary=True,
         glyph="download",
     )

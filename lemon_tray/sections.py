@@ -129,7 +129,7 @@ class HeadSection(Section):
         self.mark = MarkView(look, self)
         self.title = Text(look, Role.TITLE, parent=self)
         self.endpoint = Text(look, Role.KEY, "ink2", parent=self)
-        self.copy = IconButton(look, "copy", self, size=24)
+        self.copy = IconButton(look, "copy", self, size=24, glyph_size=14)
         self.copy.setAccessibleName(translate("Head", "Copy endpoint address"))
         self.copy.setToolTip(translate("Head", "Copy endpoint address"))
         self.copy.clicked.connect(lambda: self.ask(Kind.COPY, "endpoint"))
@@ -225,7 +225,7 @@ class BannerSection(Section):
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(look, parent)
         self.banner: Banner | None = None
-        self.title = Text(look, Role.NAME, parent=self)
+        self.title = Text(look, Role.NAME, wrap=True, parent=self)
         self.text = Text(look, Role.SMALL, wrap=True, parent=self)
         self.footer = Text(look, Role.SMALL, "ink2", wrap=True, parent=self)
         self.more = LinkButton(look, Role.SMALL, self)
@@ -284,9 +284,8 @@ class BannerSection(Section):
         width = self.content - px(24)
         y = px(12)
         more = self.more.natural_width() + px(4) if self.banner.more else 0
-        self.title.place(x + px(24), y, width - px(24) - more)
         self.more.setGeometry(x + width - more, y, more, px(20))
-        y += px(22)
+        y += self.title.place(x + px(24), y, width - px(24) - more) + px(2)
         y += self.text.place(x, y, width)
         if self.banner.progress is not None:
             y += px(8)
@@ -718,4 +717,4 @@ class FeedSection(Section):
                 continue
             moment.place(x, y, px(40))
             y += entry.place(x + px(44), y, self.content - px(44)) + px(4)
-        self.set_height(y + px(10))
+        self.set_height(y + px(2))

@@ -318,9 +318,12 @@ class Button(QAbstractButton):
 class IconButton(Button):
     """A borderless square with a glyph; a checked one stands on a ground and its glyph is filled."""
 
-    def __init__(self, look: Look, glyph: str, parent: QWidget | None = None, *, size: int = 28) -> None:
+    def __init__(
+        self, look: Look, glyph: str, parent: QWidget | None = None, *, size: int = 28, glyph_size: int = 16
+    ) -> None:
         super().__init__(look, parent=parent)
         self._glyph = glyph
+        self._glyph_size = glyph_size
         self._side = size
         self.setFixedSize(look.px(size), look.px(size))
 
@@ -345,14 +348,14 @@ class IconButton(Button):
             focus_ring(painter, look, QRectF(self.rect()), look.px(6))
         ink = look.colour("ctl" if not self.isEnabled() else "ink" if on else "ink2")
         centre = QPointF(self.width() / 2, self.height() / 2)
-        draw_glyph(painter, self._glyph, centre, look.px(16), ink, filled=on)
+        draw_glyph(painter, self._glyph, centre, look.px(self._glyph_size), ink, filled=on)
 
 
 class LinkButton(Button):
     """A word and a chevron, in the colour of headings."""
 
     def natural_width(self) -> int:
-        return self.look.metrics(Role.SMALL).horizontalAdvance(self.text()) + self.look.px(18)
+        return self.look.metrics(Role.SMALL).horizontalAdvance(self.text()) + self.look.px(14)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         look, painter = self.look, QPainter(self)
@@ -361,12 +364,12 @@ class LinkButton(Button):
         painter.setPen(ink)
         width = look.metrics(Role.SMALL).horizontalAdvance(self.text())
         painter.drawText(
-            QRectF(self.width() - look.px(16) - width - 2, 0, width + 4, self.height()),
+            QRectF(self.width() - look.px(14) - width, 0, width + 4, self.height()),
             int(Qt.AlignmentFlag.AlignVCenter),
             self.text(),
         )
         glyph = "chevron-down" if self.isChecked() else "chevron-right"
-        draw_glyph(painter, glyph, QPointF(self.width() - look.px(5), self.height() / 2), look.px(12), ink)
+        draw_glyph(painter, glyph, QPointF(self.width() - look.px(4), self.height() / 2), look.px(14), ink)
         if self.has_ring:
             focus_ring(painter, look, QRectF(self.rect()), look.px(4))
 

@@ -1,0 +1,104 @@
+"""A door to no router: it shows canned snapshots, records what it was asked, and answers as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from router.errors import RouterError
+from router.snapshot import DownloadView, PoolView, Snapshot
+
+ENDPOINT = "http://127.0.0.1:13305/v1"
+
+
+class FakeDoor:
+    """Settings that it accepts show in the next snapshot. `refuse` makes the next command fail."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._callbacks: list[Callable[[Snapshot], None]] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.refuse: RouterError | None = None
+        self.gate: asyncio.Event | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    @property
+    def endpoint(self) -> str:
+        return self._snapshot.endpoint
+
+    def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
+
+    def publish(self, **changes: Any) -> Snapshot:
+        """A next snapshot with these fields changed."""
+        changes.setdefault("generation", self._snapshot.generation + 1)
+        self._snapshot = msgspec.structs.replace(self._snapshot, **changes)
+        for callback in list(self._callbacks):
+            callback(self._snapshot)
+        return self._snapshot
+
+    def publish_pool(self, **changes: Any) -> Snapshot:
+        return self.publish(pool=msgspec.structs.replace(self._snapshot.pool, **changes))
+
+    async def _answer(self, *asked: Any) -> None:
+        self.asked.append(asked)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+
+    async def set_settings(self, changes: Mapping[str, Any]) -> int:
+        await self._answer("set", dict(changes))
+        pool: dict[str, Any] = {}
+        for key, value in changes.items():
+            match key:
+                case "llm_pool_autosize":
+                    pool["autosize"] = value
+                case "auto_evict":
+                    pool["auto_evict"] = value
+                case "max_loaded_models":
+                    pool["configured_limit"] = value
+        new = msgspec.structs.replace(self._snapshot.pool, **pool)
+        settings = {**self._snapshot.settings, **changes}
+        return self.publish(pool=with_effect(new), settings=settings).generation
+
+    async def load(self, model: str, options: Mapping[str, Any]) -> None:
+        await self._answer("load", model, dict(options))
+
+    async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
+        await self._answer("unload", model)
+
+    def pin(self, model: str, pinned: bool) -> None:
+        self.asked.append(("pin", model, pinned))
+        residents = tuple(
+            msgspec.structs.replace(r, pinned=pinned) if r.model == model else r
+            for r in self._snapshot.residents
+        )
+        self.publish(residents=residents)
+
+    async def pull_demo(self) -> Awaitable[None]:
+        await self._answer("pull_demo")
+        self.publish(downloads=(DownloadView("SmolLM2-135M-Instruct.Q4_1", "running", 0, None),))
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        end.set_result(None)
+        return end
+
+    async def cancel_download(self, name: str) -> None:
+        await self._answer("cancel_download", name)
+        self.publish(downloads=())
+
+
+def with_effect(pool: PoolView) -> PoolView:
+    """The pool with the limit that its settings lead to."""
+    limit = pool.configured_limit
+    if pool.autosize and limit > 0:
+        limit = max(limit, pool.candidate_floor)
+    return msgspec.structs.replace(pool, effective_limit=limit)
