@@ -22,9 +22,14 @@ STOP_S: Final = 2.0
 
 _SECRETS: Final = re.compile(
     r"""
-    (?P<before> \bBearer\s+ | \bAuthorization["']?\s*[:=]\s*["']?(?:Basic\s+)?
-        | \b(?:api[-_]?key|token|password|secret)["']?\s*[:=\s]\s*["']? | ://[^/\s:@]*: )
-    (?P<secret> (?<=://)[^/\s@]+(?=@) | [^\s"',}@]{6,} )
+    (?P<before>
+        \bAuthorization["']?\s*[:=]\s*["']?(?:(?:Bearer|Basic)\s+)?
+        | \bBearer\s+
+        | \b(?:api[-_]?key|token|password|secret)["']?\s*[:=]\s*["']?
+        | --[a-z-]*(?:key|token|password|secret)\s+
+        | ://[^/\s:@]*:(?=[^/\s@]+@)
+    )
+    [^\s"',}@]+
     """,
     re.IGNORECASE | re.VERBOSE,
 )

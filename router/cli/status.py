@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from router.settings.schema import UNLIMITED
 from router.snapshot import DeviceView, PoolView, ResidentView, Snapshot
-from router.units import gib
+from router.units import NBSP, gib
 
 
 def plain(text: str) -> str:
     """Text that cannot steer a terminal: names come from files and from other programs."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return "".join(
+        char if char.isprintable() or char == NBSP else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
 
 
 def render(snapshot: Snapshot) -> str:

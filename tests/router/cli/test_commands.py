@@ -1,0 +1,283 @@
+"""The commands that ask or steer a router, against a small one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from router.cli import main
+from router.cli.main import _sizes
+from router.cli.status import render
+from router.instance import InstanceLock
+from router.paths import Paths
+from router.snapshot import (
+    DeviceState,
+    DeviceView,
+    DownloadView,
+    PolicyView,
+    PoolView,
+    QueueView,
+    ResidentState,
+    ResidentView,
+    Snapshot,
+    Status,
+)
+from router.units import GIB
+from router.version import __version__
+
+SNAPSHOT = Snapshot(
+    generation=7,
+    version="9.9.9",
+    status=Status.WARNING,
+    endpoint="http://127.0.0.1:13305/v1",
+    uptime_s=1.0,
+    settings={},
+    pool=PoolView(True, 1, 3, 3, 2, 1, False),
+    residents=(
+        ResidentView(
+            "m\x1b[2J", "llm", ResidentState.LOADING, 9 * GIB, {}, (), True, 1, 2, 1, 0.0, progress=0.43
+        ),
+    ),
+    devices=(
+        DeviceView("g", "GPU 0", "CUDA0", "gpu", 24 * GIB, 12 * GIB, 9 * GIB, 0, 0, 0, DeviceState.OK),
+        DeviceView("h", "GPU 1", "CUDA1", "gpu", None, None, 0, 0, 0, 0, DeviceState.UNKNOWN, "driver hangs"),
+    ),
+    policies=(
+        PolicyView("triage", True, ("a", "b"), 2, "a", ("b",)),
+        PolicyView("old", False, ("a",), 1, "a"),
+    ),
+    queue=QueueView(2, 10, {"m": 2}),
+    downloads=(DownloadView("demo", "running", GIB, 2 * GIB),),
+)
+
+
+class FakeRouter:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.answer: web.Response | None = None
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(text) if (text := await request.text()) else None
+        self.calls.append((f"{request.method} {request.path}", body))
+        if self.answer is not None:
+            return self.answer
+        if request.path == "/v1/events":
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b"retry: 1000\n\n: hello\n\nevent: feed\ndata: {}\n\n")
+            for generation in (7, 8):
+                shown = msgspec.structs.replace(SNAPSHOT, generation=generation, version=f"9.9.{generation}")
+                await response.write(b"event: snapshot\ndata: " + msgspec.json.encode(shown) + b"\n\n")
+            return response
+        if request.path == "/internal/config":
+            return web.json_response({"port": 1, "host": "x", "models_dirs": ["/ü"]})
+        return web.json_response({"status": "ok"})
+
+
+@pytest.fixture
+async def router() -> FakeRouter:
+    return FakeRouter()
+
+
+@pytest.fixture
+async def endpoint(router: FakeRouter) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", router.handle)
+    async with TestServer(app, shutdown_timeout=0.1) as server:
+        yield str(server.make_url("/v1"))
+
+
+@pytest.fixture(autouse=True)
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
+    return Paths.default()
+
+
+async def run(*argv: str) -> int:
+    return await asyncio.to_thread(main, argv)
+
+
+async def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run("--version") == 0
+    assert capsys.readouterr().out == f"Lemon Tray {__version__}\n"
+    for wrong in (
+        [],
+        ["nonsense"],
+        ["config"],
+        ["config", "set", "port"],
+        ["serve", "--port", "x"],
+        ["load"],
+    ):
+        assert await run(*wrong) == 2
+    assert "expected a whole number from 1 to 65535" in capsys.readouterr().err
+
+
+async def test_status_shows_the_snapshot(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run("status", "--endpoint", endpoint) == 0
+    out = capsys.readouterr().out
+    assert "Lemon Tray 9.9.7: warning, http://127.0.0.1:13305/v1" in out
+    assert out.count("Lemon Tray") == 1
+
+
+async def test_status_goes_on_until_the_router_ends(
+    endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("status", "--watch", "--endpoint", endpoint) == 3
+    out, err = capsys.readouterr()
+    assert out.index("Lemon Tray 9.9.7") < out.index("Lemon Tray 9.9.8")
+    assert err.startswith("lemon-tray: The connection to http://127.0.0.1:")
+
+
+async def test_status_as_json(endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run("status", "--json", "--endpoint", endpoint) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": "ok"}
+    assert router.calls == [("GET /v1/health", None)]
+
+
+def test_the_text_names_everything_and_steers_no_terminal() -> None:
+    text = render(SNAPSHOT)
+    assert "2 loaded and 1 loading, room for 3 (max_loaded_models 1, policies name 3, autosize on)" in text
+    assert "lemon-tray config set llm_pool_autosize=false" in text
+    assert "GPU 1: unknown (driver hangs)" in text
+    assert "m\ufffd[2J: loading 43%, 9.0\u00a0GiB, 1 in use, 2 waiting, pinned" in text
+    assert "triage: a, b; not found: b" in text
+    assert "old (off): a" in text
+    assert "Waiting requests: 2 (m 2)" in text
+    assert "\x1b" not in text
+
+
+async def test_load_and_unload(endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ("--endpoint", endpoint)
+    assert await run("load", "m", "--ctx-size", "2048", "--pin", *at) == 0
+    assert await run("load", "m", "--parallel", "2", *at) == 0
+    assert await run("unload", "m", "--force", *at) == 0
+    assert await run("unload", "--no-wait", *at) == 0
+    assert router.calls == [
+        ("POST /v1/load", {"model_name": "m", "ctx_size": 2048, "pinned": True}),
+        ("POST /v1/load", {"model_name": "m", "parallel": 2}),
+        ("POST /v1/unload", {"model_name": "m", "wait": True, "force": True}),
+        ("POST /v1/unload", {"wait": False, "force": False}),
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "m is loaded",
+        "m is loaded",
+        "m is unloaded",
+        "everything is being unloaded",
+    ]
+
+
+async def test_an_error_is_printed_with_its_hint(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"message": "No room.", "code": "slots_pinned_error", "hint": "Unpin one.", "type": "x"}
+    router.answer = web.json_response({"error": error}, status=409)
+    assert await run("load", "m", "--endpoint", endpoint) == 1
+    assert capsys.readouterr().err == "lemon-tray: No room. (Unpin one)\n"
+
+
+async def test_another_program_at_the_port_is_suspected(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.answer = web.Response(status=404, text="<html>")
+    assert await run("status", "--json", "--endpoint", endpoint) == 1
+    assert "another program may hold that port" in capsys.readouterr().err
+
+
+async def test_nothing_running_is_exit_status_three(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["status"], ["load", "m"], ["unload"]):
+        assert await run(*command, "--endpoint", "127.0.0.1:1") == 3
+    err = capsys.readouterr().err
+    assert "Lemon Tray does not answer at http://127.0.0.1:1" in err
+    assert "(start it with: lemon-tray serve)" in err
+
+
+async def test_the_endpoint_comes_from_the_running_instance(
+    endpoint: str, router: FakeRouter, paths: Paths
+) -> None:
+    lock = InstanceLock(paths.state_dir)
+    assert lock.acquire()
+    lock.set_endpoint(endpoint)
+    try:
+        assert await run("load", "m") == 0
+    finally:
+        lock.release()
+    assert router.calls == [("POST /v1/load", {"model_name": "m"})]
+
+
+async def test_the_endpoint_comes_from_the_settings_else(
+    endpoint: str, router: FakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMON_TRAY_HOST", "0.0.0.0")
+    monkeypatch.setenv("LEMON_TRAY_PORT", endpoint.removesuffix("/v1").rpartition(":")[2])
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert await run("unload") == 0
+    assert len(router.calls) == 1
+
+
+async def test_config_of_a_running_router(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ("--endpoint", endpoint)
+    assert await run("config", "get", *at) == 0
+    assert capsys.readouterr().out == 'port = 1\nhost = x\nmodels_dirs = ["/ü"]\n'
+    assert await run("config", "get", "port", *at) == 0
+    assert capsys.readouterr().out == "1\n"
+    assert await run("config", "set", "max_loaded_models=-1", "auto_evict=on", *at) == 0
+    assert capsys.readouterr().out == "max_loaded_models = -1\nauto_evict = true\n"
+    assert router.calls[-1] == ("POST /internal/set", {"max_loaded_models": -1, "auto_evict": True})
+
+
+async def test_config_without_a_router_is_the_file_and_says_so(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("config", "set", "max_loaded_models=3", "models_dirs=/a:/b") == 0
+    out, err = capsys.readouterr()
+    assert out == 'max_loaded_models = 3\nmodels_dirs = ["/a", "/b"]\n'
+    assert err == f"lemon-tray: Lemon Tray is not running; written to {paths.config_file}\n"
+    assert json.loads(paths.config_file.read_text()) == {"max_loaded_models": 3, "models_dirs": ["/a", "/b"]}
+    assert await run("config", "get", "max_loaded_models") == 0
+    out, err = capsys.readouterr()
+    assert out == "3\n"
+    assert err == f"lemon-tray: Lemon Tray is not running; read from {paths.config_file}\n"
+
+
+async def test_wrong_settings_are_refused_before_anything_is_written(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("config", "set", "port=1", "max_loaded_models=0") == 1
+    assert await run("config", "set", "prot=1") == 1
+    assert await run("config", "get", "prot") == 1
+    err = capsys.readouterr().err
+    assert "max_loaded_models: expected a whole number from 1 to 1024, or -1 for no limit; got 0" in err
+    assert err.count("did you mean port?") == 2
+    assert not paths.config_file.exists()
+
+
+async def test_a_corrupt_file_is_told_and_not_moved_by_who_only_looks(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text("{oops")
+    assert await run("config", "get", "port") == 0
+    assert "defaults are used" in capsys.readouterr().err
+    assert paths.config_file.read_text() == "{oops"
+    assert await run("config", "set", "port=5") == 0
+    assert "was set aside as config.json.corrupt-" in capsys.readouterr().err
+    assert json.loads(paths.config_file.read_text()) == {"port": 5}
+
+
+def test_sizes_of_simulated_devices() -> None:
+    assert _sizes("24GiB, 512MiB") == (24 << 30, 512 << 20)
+    assert _sizes("24G,1.5gib,1000") == (24_000_000_000, 3 << 29, 1000)
+    for wrong in ("", "0", "24 apples", "24GiB,", "-1GiB"):
+        with pytest.raises(Exception, match="expected sizes such as"):
+            _sizes(wrong)

@@ -1,0 +1,114 @@
+"""The log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from router import logs
+
+SECRET = "k3y-of-a-worker"
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def test_one_line_an_event_on_the_stream_and_in_the_file(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    handle = logs.set_up(tmp_path / "log", stream=stream)
+    logger = logging.getLogger("router.test")
+    logger.info("first\nsecond %s", "x")
+    logger.debug("not shown")
+    try:
+        raise ValueError("it\u2028broke")
+    except ValueError:
+        logger.exception("a fault in %r", "\udcff")
+    handle.stop()
+    handle.stop()
+    first, second = lines(stream)
+    assert first.endswith(" INFO router.test: first | second x")
+    assert "ERROR router.test: a fault in '\\udcff' | Traceback" in second
+    assert second.endswith("ValueError: it | broke")
+    assert (tmp_path / "log" / logs.LOG_NAME).read_text("utf-8").splitlines() == [first, second]
+
+
+def test_json(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    handle = logs.set_up(None, as_json=True, stream=stream)
+    logging.getLogger("router.test").warning("two\nlines")
+    try:
+        raise KeyError("k")
+    except KeyError:
+        logging.getLogger("router.test").exception("no")
+    handle.stop()
+    first, second = map(json.loads, lines(stream))
+    assert (first["level"], first["logger"], first["message"]) == ("warning", "router.test", "two\nlines")
+    assert second["exception"].endswith("KeyError: 'k'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer s3cr3t-value",
+        "headers={'Authorization': 'Bearer s3cr3t-value'}",
+        '{"api_key": "s3cr3t-value", "x": 1}',
+        "--api-key s3cr3t-value --port 1",
+        "GET https://user:s3cr3t-value@host/simple",
+        "token=s3cr3t-value",
+        f"started with {SECRET}",
+    ],
+)
+def test_secrets_never_come_out(text: str) -> None:
+    logs.hide(SECRET)
+    stream = io.StringIO()
+    handle = logs.set_up(None, stream=stream)
+    logging.getLogger("router.test").warning("%s", text)
+    handle.stop()
+    assert "s3cr3t-value" not in stream.getvalue()
+    assert SECRET not in stream.getvalue()
+    assert logs.HIDDEN in stream.getvalue()
+
+
+def test_ordinary_text_is_left_alone() -> None:
+    for text in (
+        "12 tokens in 3 s, 4.0 tokens/s",
+        "GET http://127.0.0.1:13305/v1/models",
+        "key max_queue: 3",
+    ):
+        assert logs.redact(text) == text
+
+
+class StuckStream(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.gate.wait(60)
+        return super().write(text)
+
+
+def test_a_stuck_stream_holds_up_neither_the_program_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "QUEUE_LENGTH", 10)
+    monkeypatch.setattr(logs, "STOP_S", 0.01)
+    stream = StuckStream()
+    handle = logs.set_up(None, stream=stream)
+    for number in range(100):
+        logging.getLogger("router.test").warning("%d", number)
+    assert handle.dropped >= 85
+    handle.stop()
+    stream.gate.set()
+
+
+def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    stream = io.StringIO()
+    handle = logs.set_up(tmp_path / "file" / "log", stream=stream)
+    handle.stop()
+    assert "No log file in" in stream.getvalue()
