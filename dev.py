@@ -497,6 +497,8 @@ def replace(command: Sequence[str], environment: Mapping[str, str] | None = None
 
 def opens_window(arguments: Sequence[str]) -> bool:
     """Whether these arguments of the app start the tray app, rather than one of its other commands."""
+    if arguments and arguments[0] in ("-h", "--help", "--version"):
+        return False
     return not arguments or arguments[0].startswith("-") or arguments[0] == "run"
 
 

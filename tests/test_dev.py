@@ -119,7 +119,7 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
         (["--demo"], True),
         (["run", "--demo"], True),
         (["serve", "--port", "0"], False),
-        (["status"], False),
+        (["--version"], False),
     ],
 )
 def test_only_the_tray_app_needs_qt(arguments: list[str], window: bool) -> None:
