@@ -1,0 +1,55 @@
+"""An engine whose workers are real but whose memory is pretended: on devices that exist on paper only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from router.engines.base import Engine, Worker, WorkerSpec
+
+
+class Ledger(Protocol):
+    """Pretend devices, as this engine needs them. Devices that it does not know are ignored."""
+
+    def allocate(self, owner: object, amounts: Mapping[str, int], pid: int | None = None) -> None:
+        """From now on `owner` holds these bytes, by device id; what it held before is replaced."""
+
+    def free(self, owner: object) -> None:
+        """`owner` holds nothing more. Unknown owners are ignored."""
+
+
+class SimulatingEngine:
+    """Books what a worker would take on pretend devices: growing with the load, gone with the process."""
+
+    def __init__(self, inner: Engine, devices: Ledger) -> None:
+        self._inner = inner
+        self._devices = devices
+        self.name = inner.name
+
+    def capabilities(self) -> Mapping[str, Any]:
+        """Those of the engine within."""
+        return {**self._inner.capabilities(), "simulated": True}
+
+    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> Worker:
+        """As the engine within."""
+        owner = object()
+
+        def grow(share: float) -> None:
+            self._devices.allocate(
+                owner, {device: int(size * share) for device, size in spec.booking.items()}
+            )
+            progress(share)
+
+        try:
+            worker = await self._inner.start(spec, grow)
+        except BaseException:
+            self._devices.free(owner)
+            raise
+
+        def ended(_: object) -> None:
+            self._devices.free(owner)
+
+        if not worker.exited.done():
+            self._devices.allocate(owner, spec.booking, worker.pid)
+        worker.exited.add_done_callback(ended)
+        return worker
