@@ -7,6 +7,7 @@ at 127.0.0.1; and an `Origin` must be the endpoint's own.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Collection
 from typing import Final
@@ -50,16 +51,13 @@ def is_ours(authority: str, bound_hosts: Collection[str], own_address: str | Non
         return False
     if name in _LOOPBACK_NAMES or name in {known.lower() for known in bound_hosts}:
         return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
+    address = _literal(name)
+    if address is None:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    if (mapped or address).is_loopback:
-        return True
-    return own_address is not None and str(mapped or address) == own_address
+    return address.is_loopback or (own_address is not None and address == _literal(own_address))
 
 
+@functools.lru_cache(maxsize=256)
 def host_of(authority: str) -> str | None:
     """The host of `host[:port]` in lower case, without brackets and a final dot; None if it is none."""
     try:
@@ -119,13 +117,17 @@ def _host_in_target(target: str) -> str | None:
 def _own_address(request: web.BaseRequest) -> str | None:
     transport = request.transport
     name = transport.get_extra_info("sockname") if transport is not None else None
-    if not isinstance(name, tuple):
-        return None
+    return str(name[0]) if isinstance(name, tuple) else None
+
+
+def _literal(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a literal writes, an IPv4 address in IPv6's clothes taken as what it is."""
     try:
-        address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _check_origin(request: web.BaseRequest, host: str | None) -> None:

@@ -11,7 +11,7 @@ import httptools
 import msgspec
 
 from router.catalog.model import EMBEDDING, LLM, RERANKING, Identity, Model
-from router.engines.base import Exit
+from router.engines.base import Exit, Worker
 from router.errors import BadRequest, ModelNotFound, NotFound
 from router.policy.document import Policy, Rule
 from router.settings.schema import Settings
@@ -116,7 +116,7 @@ class FakeWorker:
         self.port = 0
         self.api_key = "worker-key"
         self.pid = 4242
-        self.launch_command = ("worker", "--port", "0")
+        self.launch_command: tuple[str, ...] = ("worker", "--port", "0")
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self.connections = 0
         self.requests: list[Peer] = []
@@ -172,7 +172,7 @@ class FakeWorker:
 class FakeLease:
     def __init__(self, model: Model, worker: FakeWorker) -> None:
         self.model = model
-        self.worker = worker
+        self.worker: Worker = worker
         self._cut: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.released = asyncio.Event()
         self.tokens = 0
