@@ -47,24 +47,29 @@ def clean_environment() -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def child(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A running program, stopped in the end: asked first, killed after 20 s."""
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            errors="replace",
+        )
         try:
-            process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            yield process
+        except BaseException as error:
+            log.seek(0)
+            error.add_note(f"{command[0]} wrote:\n{log.read()[-2000:]}")
+            raise
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
 
 
 def wait_for_url(process: subprocess.Popen[str]) -> str:
