@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -114,10 +115,13 @@ def _add_routes(app: web.Application, parts: _Parts) -> None:
 
 
 async def _expect(request: web.Request) -> None:
-    """Ask for the body only if it is going to be read."""
+    """Ask for the body only if it is going to be read. Refusing is the guard's, which comes after this."""
     parts = request.app[_PARTS]
-    wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
-    if wanted and (request.content_length or 0) <= parts.options.max_body and not parts.inflight.closing:
+    if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        return
+    if (request.content_length or 0) > parts.options.max_body or parts.inflight.closing:
+        return
+    with contextlib.suppress(RouterError):
         security.check(request, parts.api.bound_hosts)
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0

@@ -105,6 +105,18 @@ async def test_in_the_middle_of_a_stream_that_goes_on(caplog: pytest.LogCaptureF
     assert _quiet(caplog)
 
 
+async def test_in_the_middle_of_an_upload(caplog: pytest.LogCaptureFixture) -> None:
+    async with site(reply) as s:
+        async with s.client() as client:
+            await client.send("POST", CHAT, None, {"Content-Length": "100000"})
+            client.writer.write(b"{" * 1000)
+            await client.writer.drain()
+            client.leave()
+        assert (await s.ask("POST", CHAT, chat())).status == 200
+        assert len(s.worker.requests) == 1
+    assert _quiet(caplog)
+
+
 @pytest.mark.fault("F02")
 async def test_twenty_ghosts_and_then_a_normal_request() -> None:
     async with site(reply) as s:

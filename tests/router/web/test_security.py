@@ -134,6 +134,15 @@ async def test_pages_of_another_origin_are_refused(origin: str, path: str) -> No
         assert not s.api.calls
 
 
+async def test_a_rebound_name_is_not_asked_for_its_body() -> None:
+    async with site(reply) as s, s.client() as client:
+        headers = {"Expect": "100-continue", "Content-Length": "50"}
+        await client.send("POST", CHAT, None, headers, host="evil.example")
+        answer = await client.answer()
+        assert answer.status == 403
+        assert not answer.interim
+
+
 async def test_a_page_of_our_own_origin_may_call() -> None:
     async with site(reply) as s:
         origin = f"http://127.0.0.1:{s.endpoint.port}"
