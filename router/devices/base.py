@@ -41,7 +41,7 @@ class DeviceProvider(Protocol):
     """A source of readings."""
 
     async def read(self) -> tuple[DeviceReading, ...]:
-        """One sample of every device, host last. Never raises for a device's fault: that is in its reading."""
+        """One sample of every device, host last. Never raises for a device's fault: its reading tells."""
 
     async def close(self) -> None:
         """Let go of threads and handles. Does not wait for a driver that hangs."""

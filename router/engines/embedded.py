@@ -123,6 +123,7 @@ class EmbeddedEngine:
             await self._until_announced(worker, spec)
             await self._until_healthy(worker, spec)
         except BaseException:
+            worker.silence()
             await worker.kill()
             raise
         worker.report(1.0)

@@ -37,7 +37,7 @@ class Record(Struct, frozen=True):
 
 
 def started(pid: int) -> str | None:
-    """When a process started, as a text that differs between boots; None if it does not run or none can tell."""
+    """When a process started, as a text that differs between boots; None if that cannot be told."""
     try:
         if SYSTEM == "linux":
             fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -109,6 +109,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         if pipe is not None:
             pipe.write(json.dumps(config).encode() + b"\n")
 
+    def silence(self) -> None:
+        """Tell no more progress: its load is over."""
+        self._share = 1.0
+
     def report(self, share: float) -> None:
         """Tell progress, which never goes back."""
         if share > self._share:

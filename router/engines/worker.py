@@ -45,7 +45,7 @@ def main() -> NoReturn:
     # The router may have died before the request to the kernel above. A frozen program has a parent between.
     if not getattr(sys, "frozen", False) and os.getppid() != config["parent"]:
         os._exit(1)
-    # The engine ends the process with an error status when its standard input ends: it gets one that does not.
+    # When its standard input ends, the engine ends the process with an error status: it gets one that stays.
     idle, _ = os.pipe()
     os.dup2(idle, 0)
     os.environ[_REPORT] = "1"
