@@ -52,6 +52,8 @@ class Actions(QObject):
                 self._start(self._unload(None))
             case Kind.PIN:
                 self._pin(command.target, bool(command.value))
+            case Kind.PAUSE:
+                self._door.pause(bool(command.value))
             case Kind.GET_DEMO:
                 self._start(self._get_demo())
             case Kind.CANCEL_DOWNLOAD:

@@ -32,7 +32,7 @@ from lemon_tray.menu import TrayMenu
 from lemon_tray.notify import Notifier
 from lemon_tray.options import Options
 from lemon_tray.panel import Panel
-from lemon_tray.presenter import model_numbers, present
+from lemon_tray.presenter import base_url, model_numbers, present
 from lemon_tray.single_instance import Bell, bell_name
 from lemon_tray.theme import Look
 from lemon_tray.tray import Tray
@@ -247,7 +247,7 @@ class Shell(QObject):
             return
         self._phase = ""
         self._fault = None
-        endpoint = self._router.endpoint
+        endpoint = base_url(self._router.endpoint)
         self._lock.set_endpoint(endpoint)
         self._show()
         if sys.stdout is not None and sys.stdout.isatty():

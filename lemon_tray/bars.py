@@ -221,6 +221,7 @@ class MemoryBar(QWidget):
             return
         chosen = stops[min(max(target, 0), len(stops) - 1)]
         chosen.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        QWidget.setTabOrder(stop, chosen)  # it takes over this one's place among all that Tab reaches
         chosen.setFocus(Qt.FocusReason.OtherFocusReason)
 
     # Painting

@@ -20,7 +20,7 @@ class Door(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """The endpoint's URL, with its port."""
+        """The endpoint's URL with its port, without `/v1`; "" before it answers."""
 
     def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
         """Call back with every new snapshot; the returned function ends that."""
@@ -44,6 +44,9 @@ class Door(Protocol):
 
     def pin(self, model: str, pinned: bool) -> None:
         """Keep a model from being chosen as a victim, or stop doing so."""
+
+    def pause(self, paused: bool) -> None:
+        """Load nothing that is not asked for explicitly, or go on."""
 
     async def pull_demo(self) -> Awaitable[None]:
         """Start fetching the demo model. Await the result for its end."""

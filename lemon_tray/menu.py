@@ -134,6 +134,9 @@ class TrayMenu(QObject):
         self.load_actions: dict[str, QAction] = {}
         self.unload_all = self.models.addAction(translate("Menu", "Unload all"))
         self.unload_all.triggered.connect(lambda: self.asked.emit(Command(Kind.UNLOAD_ALL)))
+        self.pause = menu.addAction(translate("Menu", "Pause loading"))
+        self.pause.setCheckable(True)
+        self.pause.triggered.connect(lambda on: self.asked.emit(Command(Kind.PAUSE, value=on)))
         self.add_folder = self._add(translate("Menu", "Add a folder with models…"), Command(Kind.ADD_FOLDER))
 
         menu.addSeparator()
@@ -199,6 +202,7 @@ class TrayMenu(QObject):
             for action, line in zip(self.status.actions, view.menu.status, strict=False):
                 _say(action, plain(line, LINE))
         self._show_models(view)
+        self.pause.setChecked(view.menu.paused)
         self._show_controls(view)
         _say(self.copy_endpoint, translate("Menu", "Copy endpoint {url}").format(url=view.head.endpoint))
         self.copy_endpoint.setEnabled(bool(view.head.endpoint))

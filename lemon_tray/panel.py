@@ -167,7 +167,7 @@ class Panel(QWidget):
             self._wire(block)
         self.pool.show_pool(view.pool)
         self.models.show_rows(view.models, view.models_note)
-        loaded = sum(1 for row in view.models if not row.loading)
+        loaded = sum(1 for row in view.models if not row.loading and not row.failed)
         self.controls.show_controls(view.controls, loaded, self.edits)
         self.feed.show_feed(view.feed)
         self._applied = view
@@ -307,7 +307,7 @@ class Panel(QWidget):
         if self._applied is not None and self._applied.banner is not None and self._applied.banner.more:
             chain.append(self.banner.more)
         for block in self.devices.shown():
-            chain += block.bar.shown_stops()
+            chain += [s for s in block.bar.shown_stops() if s.focusPolicy() != Qt.FocusPolicy.NoFocus]
         chain.append(self.pool.details)
         for row in self.models.rows.values():
             chain += [row.pin, row.eject, row.cancel]
@@ -357,5 +357,5 @@ def _structure(view: PanelView) -> tuple[object, ...]:
     return (
         (banner.id, len(banner.options), banner.more) if banner else None,
         tuple((bar.id, len(bar.segments)) for bar in view.bars),
-        tuple((row.model, row.loading) for row in view.models),
+        tuple((row.model, row.loading, row.failed) for row in view.models),
     )

@@ -48,6 +48,7 @@ from router.snapshot import (
     PoolView,
     ResidentState,
     ResidentView,
+    Severity,
     Snapshot,
     Status,
 )
@@ -61,8 +62,9 @@ LLM: Final = "llm"
 HOST: Final = "host"
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _SPACES: Final = re.compile(r" {2,}")
-DOWNLOAD_OVER: Final = frozenset({"done", "finished", "complete", "completed", "cancelled", "canceled"})
-DOWNLOAD_FAILED: Final = frozenset({"failed", "error"})
+LIFE_CODES: Final = frozenset({"load_failed", "worker_died", "ready", "admit"})
+DOWNLOAD_OVER: Final = frozenset({"done", "cancelled"})
+DOWNLOAD_FAILED: Final = "failed"
 
 Clock = Callable[[float], str]
 
@@ -107,11 +109,16 @@ def model_numbers(known: Mapping[str, int], snapshot: Snapshot) -> dict[str, int
     return numbers
 
 
+def base_url(endpoint: str) -> str:
+    """What an app is to be told: the endpoint with `/v1`; "" while there is none."""
+    return f"{endpoint.rstrip('/').removesuffix('/v1')}/v1" if endpoint else ""
+
+
 def curl_example(endpoint: str, model: str) -> str:
     """A shell command that asks `model` for an answer."""
     body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hello"}]}).decode()
     header = "-H 'Content-Type: application/json'"
-    return f"curl {shlex.quote(endpoint + '/chat/completions')} {header} -d {shlex.quote(body)}"
+    return f"curl {shlex.quote(base_url(endpoint) + '/chat/completions')} {header} -d {shlex.quote(body)}"
 
 
 # The whole --------------------------------------------------------------------------------------------------
@@ -151,7 +158,10 @@ def present(
         bars=bars,
         devices_note=_devices_note(snapshot),
         pool=pool,
-        models=tuple(_model_row(r, snapshot, numbers, labels) for r in snapshot.residents),
+        models=(
+            *(_model_row(r, snapshot, numbers, labels) for r in snapshot.residents),
+            *_failed_rows(snapshot, clock),
+        ),
         models_note=_models_note(snapshot),
         controls=_controls(snapshot),
         feed=tuple(_feed_row(e, clock) for e in sorted(snapshot.feed, key=lambda e: -e.id)[:FEED_ROWS]),
@@ -199,7 +209,7 @@ def _head(snapshot: Snapshot, banners: Sequence[Banner], phase: str) -> Head:
     spoken = title.replace(f"{NBSP}%", " percent").replace(" · ", ", ")
     return Head(
         title=title,
-        endpoint=snapshot.endpoint,
+        endpoint=base_url(snapshot.endpoint),
         mark=Mark(status, sixths),
         accessible=translate("Head", "Lemon Tray: {state}").format(state=spoken),
     )
@@ -221,6 +231,9 @@ def _title(
     if any(b.kind is BannerKind.NOTICE for b in banners):
         return translate("Head", "{state} · 1 notice").format(state=ready)
     if status is Status.WARNING:
+        count = sum(b.kind is BannerKind.WARNING for b in banners)
+        if count > 1:
+            return translate("Head", "{state} · {count} warnings").format(state=ready, count=count)
         return translate("Head", "{state} · 1 warning").format(state=ready)
     if not snapshot.scanned:
         return translate("Head", "Starting")
@@ -240,20 +253,34 @@ def _banners(snapshot: Snapshot, fault: Banner | None) -> list[Banner]:
         found.append(fault)
     found.extend(_unknown_device(d) for d in snapshot.devices if d.state is DeviceState.UNKNOWN)
     if snapshot.degraded:
+        text = plain(snapshot.degraded, 400)
         found.append(
-            Banner(
-                id=f"degraded:{snapshot.degraded}",
-                kind=BannerKind.ERROR if snapshot.status is Status.ERROR else BannerKind.WARNING,
-                title=translate("Banner", "Lemon Tray is limited"),
-                text=plain(snapshot.degraded, 400),
-            )
+            _plain_banner("degraded", BannerKind.ERROR, translate("Banner", "Lemon Tray is limited"), text)
         )
     found.extend(_notice(n, snapshot.pool) for n in snapshot.notices)
     if snapshot.pool.at_risk:
         found.append(_exceeds(snapshot.pool))
+    if snapshot.problems:
+        title = translate("Banner", "A file could not be read")
+        found.append(
+            _plain_banner("problems", BannerKind.WARNING, title, plain(" ".join(snapshot.problems), 400))
+        )
+    unknown = _unknown_candidates(snapshot)
+    if unknown:
+        title = translate("Banner", "A policy names an unknown model")
+        found.append(
+            _plain_banner("unresolved", BannerKind.WARNING, title, plain(". ".join(unknown) + ".", 400))
+        )
     if snapshot.scanned and not snapshot.models:
         found.append(_no_models(snapshot.downloads))
     return sorted(found, key=lambda b: _ORDER.index(b.kind))  # stable: the order above holds within a kind
+
+
+def _plain_banner(key: str, kind: BannerKind, title: str, text: str) -> Banner:
+    """A fact that can only be read and put away; another text of the same kind shows again."""
+    target = f"{key}:{text}"
+    hide = Option(label=translate("Banner", "Hide"), command=Command(Kind.DISMISS, target))
+    return Banner(id=target, kind=kind, title=title, text=text, options=(hide,))
 
 
 def _unknown_device(device: DeviceView) -> Banner:
@@ -329,7 +356,7 @@ def _notice(notice: NoticeView, pool: PoolView) -> Banner:
             effect=translate("Banner", "Up to {room} stay loaded").format(room=pool.effective_limit),
         )
     ]
-    if pool.exceeds_configured:
+    if pool.at_risk:
         options += [_hard_limit_option(pool), _evict_option(pool)]
     return Banner(
         id=f"notice:{notice.id}",
@@ -353,10 +380,9 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
     )
     failed: DownloadView | None = None
     for download in downloads:
-        state = download.state.lower()
-        if state in DOWNLOAD_FAILED:
+        if download.state == DOWNLOAD_FAILED:
             failed = download
-        elif state not in DOWNLOAD_OVER:
+        elif download.state not in DOWNLOAD_OVER:
             return Banner(
                 id="no-models",
                 kind=BannerKind.INFO,
@@ -368,6 +394,7 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
                         label=translate("Banner", "Cancel"),
                         menu_label=translate("Banner", "Cancel the download"),
                         command=Command(Kind.CANCEL_DOWNLOAD, download.name),
+                        effect=translate("Banner", "What has arrived is kept"),
                     ),
                 ),
             )
@@ -474,9 +501,11 @@ def _bar(
         )
     total = device.total
     own = [s for s in device.segments if s.bytes > 0]
-    owned = sum(s.bytes for s in own)
+    owned = min(total, sum(s.bytes for s in own))
     used = min(total, max(owned, device.ours + device.reserved + device.others))
     others = max(0, used - owned)
+    if others < MIB:  # readings of two drivers never agree to the byte
+        others, used = 0, owned
     free = total - used
     shares = tenths([*(s.bytes for s in own), others, free], total)
     segments = [
@@ -652,20 +681,26 @@ def _pool(snapshot: Snapshot, numbers: Mapping[str, int]) -> Pool:
     )
 
 
+def _unknown_candidates(snapshot: Snapshot) -> list[str]:
+    return [
+        translate("Pool", "Not counted: {model} in {policy} is not a known model").format(
+            model=plain(missing, 60), policy=plain(policy.name, 40)
+        )
+        for policy in snapshot.policies
+        if policy.enabled
+        for missing in policy.unresolved
+    ]
+
+
 def _breakdown(snapshot: Snapshot) -> tuple[tuple[PoolRow, ...], PoolRow | None, tuple[str, ...]]:
-    rows, remarks = [], []
+    rows = []
+    remarks = _unknown_candidates(snapshot)
     for policy in snapshot.policies:
         name = plain(policy.name, 40)
         label = name if policy.enabled else translate("Pool", "{policy} (off)").format(policy=name)
         unresolved = set(policy.unresolved)
         known = [plain(c, 60) for c in policy.candidates if c not in unresolved]
         rows.append(PoolRow(label, ", ".join(known), str(policy.count)))
-        remarks += [
-            translate("Pool", "Not counted: {model} in {policy} is not a known model").format(
-                model=plain(missing, 60), policy=name
-            )
-            for missing in policy.unresolved
-        ]
     if not rows:
         remarks.append(translate("Pool", "No policy is registered, so the floor is 0."))
         return (), None, tuple(remarks)
@@ -682,6 +717,8 @@ def _breakdown(snapshot: Snapshot) -> tuple[tuple[PoolRow, ...], PoolRow | None,
 def _models_note(snapshot: Snapshot) -> str:
     if snapshot.residents:
         return ""
+    if snapshot.paused:
+        return translate("Models", "None loaded. Paused: apps are refused models that are not loaded.")
     return translate("Models", "None loaded. A model loads by itself when an app asks for it.")
 
 
@@ -775,6 +812,42 @@ def _model_row(
     )
 
 
+def _failed_rows(snapshot: Snapshot, clock: Clock) -> list[ModelRow]:
+    """A row for each known model whose last load or worker failed and that is not back since."""
+    last = {str(e.model): e for e in snapshot.feed if e.model and e.code in LIFE_CODES}
+    loaded = {r.model for r in snapshot.residents}
+    known = {m.name for m in snapshot.models}
+    rows = []
+    for model, entry in last.items():
+        if entry.severity is not Severity.ERROR or model in loaded or model not in known:
+            continue
+        name = plain(model)
+        state = translate("Models", "Failed {time} · {reason}").format(
+            time=clock(entry.time), reason=plain(entry.reason or entry.message, 200)
+        )
+        rows.append(
+            ModelRow(
+                model=model,
+                label=name,
+                number=-1,
+                state=state,
+                size="",
+                size_of="",
+                rate="",
+                pinned=False,
+                loading=False,
+                progress=None,
+                is_error=True,
+                can_unload=False,
+                pin_name="",
+                unload_name=translate("Models", "Retry loading {model}").format(model=name),
+                load_name="",
+                failed=True,
+            )
+        )
+    return rows
+
+
 # Controls, feed, menu ---------------------------------------------------------------------------------------
 
 
@@ -826,6 +899,7 @@ def _menu(snapshot: Snapshot, head: Head, bars: Sequence[Bar], pool: Pool) -> Me
         residents=residents,
         loadable=loadable,
         tooltip="\n".join(tooltip),
+        paused=snapshot.paused,
         curl=curl_example(snapshot.endpoint, chat[0] if chat else "MODEL"),
     )
 

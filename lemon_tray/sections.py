@@ -458,11 +458,15 @@ class RowWidget(QWidget):
         self.eject.setAccessibleName(row.unload_name)
         self.eject.setToolTip(row.unload_name)
         self.eject.setEnabled(row.can_unload)
-        self.cancel.show_as(translate("Models", "Cancel"), accessible=row.unload_name)
-        for part in (self.pin, self.eject):
-            part.setVisible(not row.loading)
-        for bar in (self.cancel, self.load):
-            bar.setVisible(row.loading)
+        label = translate("Models", "Retry") if row.failed else translate("Models", "Cancel")
+        self.cancel.show_as(label, accessible=row.unload_name)
+        one_button = row.loading or row.failed
+        self.pin.setVisible(not one_button)
+        self.eject.setVisible(not one_button)
+        self.cancel.setVisible(one_button)
+        self.load.setVisible(row.loading)
+        self.swatch.setVisible(not row.failed)
+        self.size_text.setVisible(bool(row.size))
         if row.progress is not None:
             self.load.setAccessibleName(row.load_name)
             self.load.setAccessibleDescription(row.rate)
@@ -479,7 +483,7 @@ class RowWidget(QWidget):
         if row is None:
             return
         width = px(CONTENT)
-        actions = max(px(64), self.cancel.natural_width() if row.loading else 0)
+        actions = px(64) if self.cancel.isHidden() else max(px(64), self.cancel.natural_width())
         edge = width - actions - px(8)
         self.swatch.move(0, px(10))
         numbers = max(self.size_text.natural_width(), self.rate.natural_width()) + 1
@@ -498,7 +502,7 @@ class RowWidget(QWidget):
 
     def column(self, index: int) -> Button:
         """The button in this column; a loading row has one for both."""
-        if self.row is not None and self.row.loading:
+        if not self.cancel.isHidden():
             return self.cancel
         return self.pin if index == 0 else self.eject
 
@@ -510,7 +514,14 @@ class RowWidget(QWidget):
 
     def _unload(self) -> None:
         if self.row is not None:
-            self.asked.emit(Command(Kind.UNLOAD, self.row.model))
+            kind = Kind.LOAD if self.row.failed else Kind.UNLOAD
+            self.asked.emit(Command(kind, self.row.model))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self.row is not None and self.row.failed:
+            px = self.look.px
+            centre = QPointF(px(6), px(16))
+            draw_glyph(QPainter(self), "error", centre, px(14), self.look.colour("error.ink"))
 
 
 class ModelsSection(Section):

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     UNLOAD = "unload"
     UNLOAD_ALL = "unload_all"
     PIN = "pin"
+    PAUSE = "pause"
     GET_DEMO = "get_demo"
     CANCEL_DOWNLOAD = "cancel_download"
 
@@ -185,7 +186,7 @@ class Pool(Struct, frozen=True):
 
 
 class ModelRow(Struct, frozen=True):
-    """A resident. `progress` is 0..1 while loading."""
+    """A resident, or a model whose last load failed. `progress` is 0..1 while loading."""
 
     model: str
     label: str
@@ -202,6 +203,7 @@ class ModelRow(Struct, frozen=True):
     pin_name: str
     unload_name: str
     load_name: str
+    failed: bool = False
 
 
 class Controls(Struct, frozen=True):
@@ -237,6 +239,7 @@ class MenuView(Struct, frozen=True):
     loadable: tuple[tuple[str, str], ...]
     tooltip: str
     curl: str
+    paused: bool = False
 
 
 class PanelView(Struct, frozen=True):

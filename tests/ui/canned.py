@@ -25,7 +25,7 @@ from router.snapshot import (
 
 GIB = 1 << 30
 MIB = 1 << 20
-ENDPOINT = "http://127.0.0.1:13305/v1"
+ENDPOINT = "http://127.0.0.1:13305"
 NOON = 1_770_000_000.0
 
 
@@ -117,6 +117,10 @@ MODELS = (
 )
 POLICIES = (
     PolicyView("chat", True, ("Qwen3-8B", "Gemma-3-4B"), 2, "Qwen3-8B"),
+    PolicyView("code", True, ("Qwen3-8B", "Llama-3.3-70B"), 2, "Qwen3-8B"),
+)
+WITH_UNKNOWN = (
+    POLICIES[0],
     PolicyView("code", True, ("Qwen3-8B", "Llama-3.3-70B", "phi-5"), 2, "Qwen3-8B", ("phi-5",)),
 )
 
@@ -193,8 +197,8 @@ def warning() -> Snapshot:
 def notice() -> Snapshot:
     """As `warning`, after an upgrade."""
     text = (
-        "Up to 3 language models may now stay loaded; your limit says 1. Your policies name 3 local models, and "
-        "this version makes room for all of them. Idle models are not unloaded when other programs need VRAM."
+        "Up to 3 language models may now stay loaded; your limit says 1. Your policies name 3 local models, "
+        "and this version makes room for all. Idle models are not unloaded when other programs need VRAM."
     )
     return msgspec.structs.replace(
         warning(), notices=(NoticeView("pool-autosize", "More models may now stay loaded", text),)
@@ -272,10 +276,16 @@ def lost() -> Snapshot:
                 severity=Severity.ERROR,
                 code="worker_died",
                 model="Llama-3.3-70B",
+                reason="worker ended, GPU lost",
             ),
             entry(3, 4, "RTX 3090 stopped answering (GPU is lost). Its memory is unknown."),
         ),
     )
+
+
+def unresolved() -> Snapshot:
+    """A policy names a model that does not exist."""
+    return msgspec.structs.replace(loading(), policies=WITH_UNKNOWN, status=Status.WARNING)
 
 
 STATES = {
@@ -286,4 +296,5 @@ STATES = {
     "downloading": downloading,
     "cpu": cpu,
     "lost": lost,
+    "unresolved": unresolved,
 }

@@ -11,8 +11,6 @@ import msgspec
 from router.errors import RouterError
 from router.snapshot import DownloadView, PoolView, Snapshot
 
-ENDPOINT = "http://127.0.0.1:13305/v1"
-
 
 class FakeDoor:
     """Settings that it accepts show in the next snapshot. `refuse` makes the next command fail."""
@@ -83,6 +81,10 @@ class FakeDoor:
             for r in self._snapshot.residents
         )
         self.publish(residents=residents)
+
+    def pause(self, paused: bool) -> None:
+        self.asked.append(("pause", paused))
+        self.publish(paused=paused)
 
     async def pull_demo(self) -> Awaitable[None]:
         await self._answer("pull_demo")

@@ -1,0 +1,116 @@
+"""Widgets without a screen, on the loop that the app runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["QT_QPA_PLATFORM"] = "offscreen"
+
+import qasync
+from PySide6.QtCore import QEvent, QObject
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from lemon_tray.edits import Edits
+from lemon_tray.panel import Panel
+from lemon_tray.presenter import model_numbers, present
+from lemon_tray.theme import LIGHT, Look
+from lemon_tray.view import PanelView
+from router.snapshot import Snapshot
+
+HERE = Path(__file__).parent
+# The offscreen platform says these of things that it cannot do.
+OFFSCREEN_SAYS = ("does not support raise", "systemTrayWindowChanged")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.qt_log_ignore(*OFFSCREEN_SAYS, extend=True))
+
+
+def utc_clock(moment: float) -> str:
+    return time.strftime("%H:%M", time.gmtime(moment))
+
+
+def view_of(snapshot: Snapshot, **options: Any) -> PanelView:
+    """What is shown of a snapshot, at UTC."""
+    options.setdefault("numbers", model_numbers({}, snapshot))
+    options.setdefault("clock", utc_clock)
+    return present(snapshot, **options)
+
+
+@pytest.fixture
+def look(qapp: QApplication) -> Look:
+    return Look(LIGHT, motion=False)
+
+
+@pytest.fixture
+def panel(look: Look, qtbot: QtBot) -> Iterator[Panel]:
+    made = Panel(look, Edits())
+    qtbot.addWidget(made)
+    yield made
+    made.hide()
+
+
+@pytest.fixture
+def qloop(qapp: QApplication) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """Runs a coroutine on Qt's loop, ten seconds at most."""
+    loop = qasync.QEventLoop(qapp)
+    asyncio.set_event_loop(loop)
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        return loop.run_until_complete(asyncio.wait_for(work, 10))
+
+    yield run
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    asyncio.set_event_loop(None)
+
+
+class Paints(QObject):
+    """Counts the paint events of a widget and all below it, by object."""
+
+    def __init__(self, root: QWidget) -> None:
+        super().__init__()
+        self.painted: list[QWidget] = []
+        for widget in (root, *root.findChildren(QWidget)):
+            widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Paint and isinstance(watched, QWidget):
+            self.painted.append(watched)
+        return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the caller bounds the time."""
+    while not condition():  # noqa: ASYNC110  # what a widget shows has no event to wait for
+        await asyncio.sleep(0.002)
+
+
+def active(window: QWidget, qtbot: QtBot) -> None:
+    """Wait until the window has the keyboard."""
+    qtbot.waitUntil(lambda: QApplication.activeWindow() is window)
+
+
+def exposed(window: QWidget, qtbot: QtBot) -> None:
+    """Wait until the window has been painted, and nothing more is due."""
+    with qtbot.waitExposed(window):
+        pass
+    active(window, qtbot)
+    paints = Paints(window)
+    while True:
+        paints.painted.clear()
+        QApplication.processEvents()
+        if not paints.painted:
+            return

@@ -1,0 +1,184 @@
+"""The memory bar: where segments lie, what has the keyboard, what is said."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from lemon_tray.bars import GAP, LEAST, DeviceBlock, segment_spans
+from lemon_tray.panel import Panel
+from lemon_tray.theme import DARK, LIGHT, Look, Pattern, high_contrast, segment_style
+from tests.ui import canned
+from tests.ui.conftest import Paints, active, exposed, view_of
+
+
+@pytest.mark.parametrize(
+    ("sizes", "total", "widths"),
+    [
+        ((0,), 10, [100]),
+        ((5, 5), 10, [50, 50]),
+        ((10, 0), 10, [100, 0]),
+        ((0, 10), 10, [0, 100]),
+        ((1, 9_999), 10_000, [LEAST, 100 - LEAST]),
+        ((1, 1, 9_998), 10_000, [LEAST, LEAST, 100 - 2 * LEAST]),
+        ((9_999, 1, 0), 10_000, [100 - LEAST, LEAST, 0]),
+        ((5, 5), 0, [LEAST, 100 - LEAST]),
+    ],
+)
+def test_segment_widths(sizes: tuple[int, ...], total: int, widths: list[float]) -> None:
+    spans = segment_spans(sizes, total, 100)
+    assert [w for _, w in spans] == pytest.approx(widths)
+    assert spans[0][0] == 0
+    for (x, w), (following, _) in itertools.pairwise(spans):
+        assert following == pytest.approx(x + w)
+
+
+def test_a_gap_fits_into_the_narrowest_segment() -> None:
+    assert GAP < LEAST
+
+
+def test_six_models_differ_in_colour_and_pattern_and_no_pair_repeats_before_36() -> None:
+    for tokens in (LIGHT, DARK):
+        styles = [segment_style(tokens, n) for n in range(36)]
+        assert len(set(styles)) == 36
+        assert len({c for c, _ in styles[:6]}) == len({p for _, p in styles[:6]}) == 6
+        assert styles[6] == (tokens.segments[0], Pattern.UPRIGHT)
+
+
+@pytest.mark.parametrize("tokens", [LIGHT, DARK], ids=["light", "dark"])
+def test_texts_and_lines_have_contrast(tokens: object) -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(one: str, other: str) -> float:
+        low, high = sorted((luminance(one), luminance(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    t = LIGHT if tokens is LIGHT else DARK
+    for ground in (t.bg, t.sunk, t.warning.ground, t.error.ground):
+        assert contrast(t.ink, ground) >= 4.5
+        assert contrast(t.ink2, ground) >= 4.5
+    assert contrast(t.warning.ink, t.warning.ground) >= 4.5
+    assert contrast(t.error.ink, t.error.ground) >= 4.5
+    assert contrast(t.error.ink, t.bg) >= 4.5
+    assert contrast(t.on_lemon, t.lemon) >= 4.5
+    for colour in (*t.segments, t.others):
+        assert contrast(colour, t.track) >= 3
+    assert contrast(t.ctl, t.bg) >= 3
+
+
+def test_high_contrast_takes_the_systems_colours(qapp: object) -> None:
+    from PySide6.QtGui import QPalette
+
+    palette = QPalette()
+    tokens = high_contrast(palette)
+    assert tokens.bg == palette.color(QPalette.ColorRole.Window).name()
+    assert len({p for _, p in (segment_style(tokens, n) for n in range(6))}) == 6
+
+
+@pytest.fixture
+def block(look: Look, qtbot: QtBot) -> DeviceBlock:
+    made = DeviceBlock(look)
+    qtbot.addWidget(made)
+    made.show_bar(view_of(canned.loading()).bars[0])
+    made.show()
+    return made
+
+
+def test_names_for_a_screen_reader(block: DeviceBlock) -> None:
+    assert block.bar.accessibleName() == "RTX 4090, CUDA0: 17.3 of 24.0 gibibytes spoken for"
+    assert [stop.accessibleName() for stop in block.bar.shown_stops()] == [
+        "Qwen3-8B: 9.1 gibibytes",
+        "Gemma-3-4B, loading: 5.2 gibibytes, of which 2.2 arrived",
+        "Other programs: 3.0 gibibytes",
+        "Free: 6.7 gibibytes",
+        "Margin: 1.0\N{NO-BREAK SPACE}GiB kept free",
+    ]
+
+
+def test_a_bar_is_one_stop_and_arrows_go_through_its_segments(panel: Panel, qtbot: QtBot) -> None:
+    panel.show_view(view_of(canned.loading()))
+    panel.open()
+    active(panel, qtbot)
+    stops = panel.devices.blocks[0].bar.shown_stops()
+    assert [s.focusPolicy() for s in stops].count(Qt.FocusPolicy.TabFocus) == 1
+    stops[0].setFocus(Qt.FocusReason.TabFocusReason)
+    for key, at in (
+        (Qt.Key.Key_Right, 1),
+        (Qt.Key.Key_End, 4),
+        (Qt.Key.Key_Right, 4),
+        (Qt.Key.Key_Left, 3),
+        (Qt.Key.Key_Home, 0),
+        (Qt.Key.Key_Left, 0),
+    ):
+        QTest.keyClick(panel.focusWidget(), key)
+        assert panel.focusWidget() is stops[at]
+        assert [s.focusPolicy() for s in stops].count(Qt.FocusPolicy.TabFocus) == 1
+        assert panel.tip.isVisible()
+        assert panel.tip.lines() == stops[at].tip
+    QTest.keyClick(panel.focusWidget(), Qt.Key.Key_Tab)
+    following = panel.devices.blocks[1].bar.shown_stops()[0]
+    assert panel.focusWidget() is following
+    assert panel.tip.lines() == following.tip
+    panel.pool.details.setFocus(Qt.FocusReason.TabFocusReason)
+    assert not panel.tip.isVisible()
+
+
+def test_only_the_bar_that_changed_is_repainted(panel: Panel, qtbot: QtBot) -> None:
+    before = canned.loading()
+    panel.show_view(view_of(before))
+    panel.open()
+    exposed(panel, qtbot)
+    paints = Paints(panel)
+    first, second = panel.devices.blocks
+    changed = msgspec.structs.replace(
+        before,
+        devices=(
+            canned.device(0, "RTX 4090", {"Qwen3-8B": (9.1, 0), "Gemma-3-4B": (5.2, 2.0)}, 3.0),
+            *before.devices[1:],
+        ),
+        generation=2,
+    )
+    panel.show_view(view_of(changed))
+    qtbot.waitUntil(lambda: first.bar in paints.painted)
+    assert second.bar not in paints.painted
+    assert panel.controls.autosize not in paints.painted
+
+
+def test_the_same_view_repaints_nothing(panel: Panel, qtbot: QtBot) -> None:
+    panel.show_view(view_of(canned.loading()))
+    panel.open()
+    exposed(panel, qtbot)
+    paints = Paints(panel)
+    for _ in range(5):
+        panel.show_view(view_of(canned.loading()))
+        QApplication.processEvents()
+    assert [type(w).__name__ for w in paints.painted] == []
+
+
+def test_the_tick_never_stands_nearer_than_three_pixels_to_the_end(look: Look, qtbot: QtBot) -> None:
+    bar = msgspec.structs.replace(view_of(canned.loading()).bars[0], margin=1)
+    block = DeviceBlock(look)
+    qtbot.addWidget(block)
+    block.show_bar(bar)
+    tick = block.bar.shown_stops()[-1].geometry()
+    assert tick.left() + 2 + 2 <= block.bar.width()
+    assert block.bar.width() - (tick.left() + 3) >= 3
+
+
+def test_a_bar_becomes_unknown_and_known_again(look: Look, qtbot: QtBot) -> None:
+    block = DeviceBlock(look)
+    qtbot.addWidget(block)
+    known, unknown = view_of(canned.loading()).bars[1], view_of(canned.lost()).bars[1]
+    for bar, stops in ((known, 3), (unknown, 0), (known, 3)):
+        block.show_bar(bar)
+        assert len(block.bar.shown_stops()) == stops
+        block.grab()
