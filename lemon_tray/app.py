@@ -32,7 +32,7 @@ from lemon_tray.menu import TrayMenu
 from lemon_tray.notify import Notifier
 from lemon_tray.options import Options
 from lemon_tray.panel import Panel
-from lemon_tray.presenter import base_url, model_numbers, present
+from lemon_tray.presenter import base_url, model_numbers, plain, present
 from lemon_tray.single_instance import Bell, bell_name
 from lemon_tray.theme import Look
 from lemon_tray.tray import Tray
@@ -233,17 +233,14 @@ class Shell(QObject):
             await self._router.start()
         except RouterError as error:
             log.error("The router did not start: %s", said(error))
-            self._phase = translate("App", "Error")
-            retry = Option(
-                label=translate("App", "Try again"),
-                command=Command(Kind.RETRY_START),
-                effect=translate("App", "once the cause is gone"),
-            )
-            quit_ = Option(label=translate("App", "Quit"), command=Command(Kind.QUIT))
-            title = translate("App", "The router did not start")
-            self._show_fault(fault_banner("start", title, said(error), retry, quit_))
-            if self.panel.isHidden():
-                self._open()
+            self._show_failed_start(said(error))
+            return
+        except Exception as error:
+            # The app is the only place where the user can be told.
+            log.exception("The router did not start")
+            where = self._paths.log_dir
+            text = translate("App", "{kind}: {error}. The log in {folder} has more.")
+            self._show_failed_start(text.format(kind=type(error).__name__, error=error, folder=where))
             return
         self._phase = ""
         self._fault = None
@@ -254,6 +251,19 @@ class Shell(QObject):
             print(f"Lemon Tray {__version__} answers at {endpoint}", flush=True)  # noqa: T201  # as `serve`
         if self._options.demo and not any(not m.broken for m in self._router.snapshot.models):
             self.do(Command(Kind.GET_DEMO))
+
+    def _show_failed_start(self, reason: str) -> None:
+        self._phase = translate("App", "Error")
+        retry = Option(
+            label=translate("App", "Try again"),
+            command=Command(Kind.RETRY_START),
+            effect=translate("App", "once the cause is gone"),
+        )
+        quit_ = Option(label=translate("App", "Quit"), command=Command(Kind.QUIT))
+        title = translate("App", "The router did not start")
+        self._show_fault(fault_banner("start", title, plain(reason, 400), retry, quit_))
+        if self.panel.isHidden():
+            self._open()
 
     async def _restart_router(self) -> None:
         """After a failed start: a fresh router, as a half-started one cannot be started again."""

@@ -142,7 +142,7 @@ class HeadSection(Section):
         self.title.show_text(head.title)
         self.endpoint.show_runs([Run(head.endpoint)])
         self.copy.setAccessibleDescription(head.endpoint)
-        self.copy.setEnabled(bool(head.endpoint))
+        self.copy.setVisible(bool(head.endpoint))
         self.arrange()
 
     def arrange(self) -> None:
@@ -690,8 +690,11 @@ class FeedSection(Section):
         self.all.setAccessibleName(translate("Feed", "All recent decisions"))
         self.all.toggled.connect(lambda _on: self._fill())
         self.setAccessibleName(translate("Feed", "Recent decisions"))
+        self.note = Text(look, Role.SMALL, "ink2", parent=self)
+        self.note.show_text(translate("Feed", "Nothing yet."))
         self._rows: tuple[FeedRow, ...] = ()
         self._lines: list[tuple[Text, Text]] = []
+        self._fill()
 
     def show_feed(self, rows: tuple[FeedRow, ...]) -> None:
         if rows != self._rows:
@@ -714,6 +717,7 @@ class FeedSection(Section):
             moment.hide()
             entry.hide()
         self.all.setVisible(len(self._rows) > FEED_SHORT)
+        self.note.setVisible(not self._rows)
         self.arrange()
 
     def arrange(self) -> None:
@@ -723,6 +727,8 @@ class FeedSection(Section):
         width = self.all.natural_width() + px(4)
         self.all.setGeometry(x + self.content - width, y, width, px(20))
         y += px(20) + px(4)
+        if not self.note.isHidden():
+            y += self.note.place(x, y, self.content) + px(4)
         for moment, entry in self._lines:
             if entry.isHidden():
                 continue

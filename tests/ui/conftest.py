@@ -109,8 +109,8 @@ def exposed(window: QWidget, qtbot: QtBot) -> None:
         pass
     active(window, qtbot)
     paints = Paints(window)
-    while True:
+    quiet = 0
+    while quiet < 5:  # scroll bars settle a round or two later
         paints.painted.clear()
         QApplication.processEvents()
-        if not paints.painted:
-            return
+        quiet = 0 if paints.painted else quiet + 1
