@@ -21,8 +21,9 @@ from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a leftover gets to end when asked, and again when killed.
+#: Seconds that a leftover gets to end when asked, and when killed.
 TERMINATE_S: Final = 2.0
+KILL_S: Final = 3.0
 _POLL_S: Final = 0.02
 SYSTEM: Final[str] = sys.platform
 
@@ -118,7 +119,7 @@ class Leftovers:
 
 def _end(record: Record) -> bool:
     """Terminate, then kill. A worker leads its own group, so signals go to the group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, limit_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, KILL_S)):
         if started(record.pid) != record.started:
             return True
         try:
@@ -127,7 +128,7 @@ def _end(record: Record) -> bool:
             return True
         except PermissionError:
             return False
-        deadline = time.monotonic() + TERMINATE_S
+        deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if started(record.pid) != record.started:
                 return True

@@ -141,11 +141,13 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             await asyncio.wait([self._stopping])
 
     async def _stop(self) -> bool:
+        limits = self._limits
         pipe = self._stdin()
         if pipe is not None:
             pipe.close()
-        limits = self._limits
-        await asyncio.wait([self._exited], timeout=limits.ask_s)
+        if self.announced.done():
+            # Before, it loads and hears nothing.
+            await asyncio.wait([self._exited], timeout=limits.ask_s)
         for number, limit in ((signal.SIGTERM, limits.terminate_s), (signal.SIGKILL, limits.kill_s)):
             if self._exited.done():
                 break
