@@ -111,10 +111,6 @@ class EmbeddedEngine:
         worker.exited.add_done_callback(lambda _: self._ended(worker))
         try:
             await launch(worker, self._environment(spec))
-        except OSError as error:
-            self._workers.discard(worker)
-            raise self._failed(spec, f"the engine cannot be started: {error}") from error
-        try:
             if self._is_closed:
                 raise ShuttingDown("The router is shutting down.")
             worker.configure(_configuration(spec, worker.api_key))
@@ -122,9 +118,13 @@ class EmbeddedEngine:
                 await asyncio.to_thread(self._leftovers.add, worker.pid)
             await self._until_announced(worker, spec)
             await self._until_healthy(worker, spec)
-        except BaseException:
+        except BaseException as error:
             worker.silence()
             await worker.kill()
+            if worker.pid == 0:
+                self._workers.discard(worker)
+                if isinstance(error, OSError):
+                    raise self._failed(spec, f"the engine cannot be started: {error}") from error
             raise
         worker.report(1.0)
         return worker

@@ -257,6 +257,23 @@ async def test_a_start_cancelled_at_any_moment_leaves_nothing(fake: Fake, turns:
     assert not engine._workers
 
 
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_a_start_cancelled_twice_leaves_nothing(fake: Fake, turns: int) -> None:
+    engine = fake("silent")
+    load = asyncio.create_task(engine.start(spec_of(), ignore))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    workers = list(engine._workers)
+    for _ in range(2):
+        load.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await load
+    assert workers
+    _, waiting = await asyncio.wait([worker.exited for worker in workers], timeout=20)
+    assert not waiting
+
+
 async def test_a_grandchild_that_holds_the_pipes_delays_nothing(fake: Fake) -> None:
     message = await failure(fake("leaves a child"), load_stall_s=3600)
     pid = int(message.rpartition(": ")[2].rstrip("."))
@@ -267,15 +284,20 @@ async def test_a_grandchild_that_holds_the_pipes_delays_nothing(fake: Fake) -> N
 
 async def test_no_progress_is_told_after_the_end_of_a_load(fake: Fake) -> None:
     told: list[float] = []
-    load = asyncio.create_task(fake("steps", 100_000, 0.001).start(spec_of(), told.append))
-    async with asyncio.timeout(60):
-        while not told:  # noqa: ASYNC110  # another process prints
-            await asyncio.sleep(0.01)
+    engine = fake("silent")
+    load = asyncio.create_task(engine.start(spec_of(), told.append))
+    while not (workers := list(engine._workers)):  # noqa: ASYNC110  # the task comes to it in a turn
+        await asyncio.sleep(0)
+    line = (
+        b'cmd_child_to_router:state:{"state":"loading","payload":{"stages":["a"],"current":"a","value":%f}}\n'
+    )
+    workers[0].pipe_data_received(1, line % 0.4)
+    assert told == [0.95 * 0.4]
     load.cancel()
-    count = len(told)
     with pytest.raises(asyncio.CancelledError):
         await load
-    assert len(told) <= count
+    workers[0].pipe_data_received(1, line % 0.8)
+    assert told == [0.95 * 0.4]
 
 
 @pytest.mark.parametrize(
