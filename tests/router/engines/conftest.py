@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import select
@@ -107,8 +108,12 @@ def is_running(pid: int) -> bool:
 
 def children(pid: int) -> set[int]:
     """Child processes of a process, by any of its threads, dead ones that nobody reaped included."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return {int(child) for task in tasks for child in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end meanwhile; the kernel then hands its children to another.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.update(int(child) for child in (task / "children").read_text().split())
+    return found
 
 
 async def ended(pid: int, within_s: float = 20) -> bool:
