@@ -178,7 +178,11 @@ class DownloadView(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """Everything, at one moment. A higher `generation` is a later picture of the same run."""
+    """Everything, at one moment. A higher `generation` is a later picture of the same run.
+
+    `scanned` tells whether the models have been looked for once; `problems` are faults of settings, policy
+    and model files, one sentence each.
+    """
 
     generation: int
     version: str
@@ -200,3 +204,4 @@ class Snapshot(Struct, frozen=True):
     degraded: str = ""
     simulated: bool = False
     scanned: bool = False
+    problems: tuple[str, ...] = ()

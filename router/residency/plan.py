@@ -21,6 +21,7 @@ from router.errors import LoadFailed, ModelNotFound, RouterError, ShuttingDown, 
 from router.residency.desire import Desired
 from router.residency.world import (
     Action,
+    BeginStandard,
     Drain,
     EndStandard,
     Evict,
@@ -174,7 +175,10 @@ class _Planner:
                 if resident.row.model not in self.desired.models:
                     self._let_go(resident, Why.DELETED)
             elif resident.state is READY and not resident.standard and not self._is_helper(resident):
-                if not self._waiters(resident):
+                if self._is_pinned(resident):
+                    resident.standard = True
+                    self.actions.append(BeginStandard(resident.row.id))
+                elif not self._waiters(resident):
                     self._let_go(resident, Why.NO_MEMBERSHIP)
 
     def _shrink(self, model_type: str) -> None:
@@ -253,7 +257,8 @@ class _Planner:
         """Start the load of a model that has no process, or say what it waits for."""
         model = self.desired.models[waiter.model]
         group = self._group(waiter.model)
-        standard = any(w.wants is not Wants.HELPER for w in group)
+        # A helper needs no slot in the pool; who wants the same model for a request takes one in its own turn.
+        standard = waiter.wants is not Wants.HELPER
         if self.world.paused and not any(w.wants is Wants.LOAD for w in group):
             for member in group:
                 self._refuse(member, _paused(model.name))
@@ -414,7 +419,8 @@ class _Planner:
         return not self._waiters(resident)
 
     def _is_unwanted_load(self, resident: _Resident) -> bool:
-        return resident.state is LOADING and self._is_unwanted(resident)
+        """A load that may be cancelled: nobody waits for it, and no pin keeps it."""
+        return resident.state is LOADING and self._is_unwanted(resident) and not self._is_pinned(resident)
 
     def _is_pinned(self, resident: _Resident) -> bool:
         return resident.row.model in self.world.pinned

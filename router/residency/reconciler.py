@@ -32,6 +32,7 @@ from router.residency.table import FailureRecord, Lease, Resident, Table, Waiter
 from router.residency.world import (
     NO_OPTIONS,
     Action,
+    BeginStandard,
     Drain,
     EndStandard,
     Evict,
@@ -132,13 +133,14 @@ class Reconciler:
         self._publish()
         self._kick_for_edit()
 
-    def observe(self, readings: tuple[DeviceReading, ...]) -> None:
-        """Take new readings of the devices."""
+    def observe(self, readings: tuple[DeviceReading, ...], changed: bool = True) -> None:
+        """Take new readings of the devices; publish them if they differ noticeably from those shown."""
         self.readings = readings
         oldest = min((r.started for r in readings), default=self._loop.time())
         horizon = max(oldest, self._loop.time() - FREED_KEPT_S)
         self.table.freed = [f for f in self.table.freed if f.at >= horizon]
-        self._publish()
+        if changed:
+            self._publish()
         if self.desired.settings.auto_evict:
             self.kick()
 
@@ -433,6 +435,8 @@ class Reconciler:
                 self._begin(action)
             case Evict():
                 self._evict(self.table.residents[action.resident], Drain(action.why, action.room_for))
+            case BeginStandard():
+                self.table.residents[action.resident].standard = True
             case EndStandard():
                 resident = self.table.residents[action.resident]
                 resident.standard = False

@@ -175,7 +175,13 @@ class EndStandard(Struct, frozen=True):
     why: Why
 
 
-Action = Load | Grant | Refuse | Evict | EndStandard
+class BeginStandard(Struct, frozen=True):
+    """Give standard membership to a resident that only its pin keeps: it counts in its pool from now on."""
+
+    resident: int
+
+
+Action = Load | Grant | Refuse | Evict | EndStandard | BeginStandard
 
 
 class Drain(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
@@ -53,7 +54,9 @@ def test_r1_the_effective_limit_is_for_language_models_alone_and_unlimited_stays
     asked = [policy("p", "A", "B", "C")]
     limits = {
         (configured, autosize): dict(
-            desire(Settings(max_loaded_models=configured, llm_pool_autosize=autosize), asked, lookup, {}).limits
+            desire(
+                Settings(max_loaded_models=configured, llm_pool_autosize=autosize), asked, lookup, {}
+            ).limits
         )
         for configured in (-1, 1, 5)
         for autosize in (True, False)
@@ -639,7 +642,7 @@ async def test_r17_a_model_that_fails_is_refused_for_longer_each_time_and_evicts
             await house.use("A")
         await asyncio.sleep(1)
     assert house.engine.starts.count("B") <= 4
-    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(starts)]
     assert gaps == sorted(gaps)
     house.engine.broken.clear()
     await house.reconciler.load("B")

@@ -1,0 +1,573 @@
+"""The router: every room, wired. It takes a running loop as given and knows no Qt."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import structs
+
+from router.catalog.catalog import Catalog
+from router.catalog.demo import DEMO, fetch_demo
+from router.catalog.model import Model
+from router.devices.base import DeviceProvider
+from router.devices.host import HostMemory
+from router.devices.sampler import Sampler
+from router.devices.simulated import SimulatedDevices
+from router.engines.base import Engine
+from router.engines.embedded import EmbeddedEngine
+from router.engines.simulating import SimulatingEngine
+from router.errors import BadRequest, ConfigError, ModelNotFound, NotFound
+from router.paths import Paths
+from router.policy.document import Policy
+from router.policy.parse import parse_policy
+from router.policy.store import PolicyStore, unresolved
+from router.residency import view
+from router.residency.desire import by_every_name
+from router.residency.reconciler import Reconciler
+from router.residency.table import Lease
+from router.service.downloads import Downloads
+from router.service.options import load_options
+from router.service.placing import make_spec
+from router.service.sampling import keep_reading
+from router.settings import schema
+from router.settings.schema import Settings
+from router.settings.state import StateFile
+from router.settings.store import SettingsStore
+from router.snapshot import (
+    FeedEntry,
+    ModelView,
+    PoolView,
+    ResidentState,
+    Severity,
+    Snapshot,
+    Status,
+)
+from router.version import __version__
+from router.web.app import Endpoint
+
+log = logging.getLogger(__name__)
+
+FIRST_SCAN_S: Final = 5.0
+"""How long the endpoint waits for the first scan of the models before it answers anyway."""
+
+GRACE_S: Final = 5.0
+"""How long answers may go on after the router was told to stop."""
+
+FEED_SHOWN: Final = 100
+
+
+class Router:
+    """Start it, ask it, stop it. Everything happens on the loop that `start` runs on.
+
+    Args:
+        paths: where files live; the folders exist.
+        overrides: settings that the command line forces.
+        models_dirs: folders with models, besides the settings' own.
+        simulate: sizes in bytes of pretend devices, instead of the machine's own.
+        environ: environment variables that may override settings.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        models_dirs: tuple[Path, ...] = (),
+        simulate: tuple[int, ...] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._paths = paths
+        self._models_dirs = models_dirs
+        self._simulate = simulate
+        self._store = SettingsStore(
+            paths.config_file, environ, forced=overrides, on_change=self._settings_changed
+        )
+        self._state = StateFile(paths.state_dir)
+        self._catalog = Catalog(on_change=lambda _models: self._catalog_changed())
+        self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
+        self._downloads = Downloads(self._publish)
+        self._endpoint = Endpoint(self)
+        self._engine: EmbeddedEngine | None = None
+        self._devices: DeviceProvider | None = None
+        self._simulated: SimulatedDevices | None = None
+        self._reconciler: Reconciler | None = None
+        self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._started_at = time.monotonic()
+        self._model_views: tuple[ModelView, ...] = ()
+        self._told_start = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._snapshot = Snapshot(
+            generation=0,
+            version=__version__,
+            status=Status.LOADING,
+            endpoint="",
+            uptime_s=0.0,
+            settings=schema.defaults(),
+            pool=PoolView(True, 1, 1, 0, 0, 0, False),
+            simulated=simulate is not None,
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Read what there is, then answer.
+
+        Raises:
+            RouterError: a setting forced from outside is wrong, or the address cannot be used. Call `stop`
+                then, too.
+        """
+        await asyncio.to_thread(self._store.load)
+        await asyncio.to_thread(self._state.load)
+        self._check_address(self._store.settings)
+        self._engine = EmbeddedEngine(logs_dir=self._paths.log_dir, state_dir=self._paths.state_dir)
+        await self._engine.reap_leftovers()
+        engine: Engine = self._engine
+        self._devices = Sampler([HostMemory()])
+        if self._simulate is not None:
+            clock = asyncio.get_running_loop().time
+            self._simulated = SimulatedDevices(self._simulate, clock, self._devices)
+            self._devices = self._simulated
+            engine = SimulatingEngine(self._engine, self._simulated)
+        self._reconciler = Reconciler(engine, make_spec, self._store.settings, self._publish)
+        self._reconciler.observe(await self._devices.read())
+        self._spawn(
+            keep_reading(self._devices, self._reconciler.observe, self._is_moving_memory), "device readings"
+        )
+        await asyncio.to_thread(self._policies.load)
+        self._catalog.folders = self._folders()
+        scan = self._spawn(self._first_scan(), "first scan")
+        await asyncio.wait([scan], timeout=FIRST_SCAN_S)
+        settings = self._store.settings
+        await self._endpoint.start(settings.host, settings.port)
+        for watch, name in (
+            (self._store.watch(), "settings watch"),
+            (self._policies.watch(), "policies watch"),
+            (self._catalog.watch(), "models watch"),
+        ):
+            self._spawn(watch, name)
+        self._spawn(self._remember_version(), "state")
+        self._publish()
+
+    async def stop(self) -> None:
+        """Answer who waits, give answers a grace, stop every worker, await every task.
+
+        May be called at any time, also when `start` failed or was cancelled, and more than once.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(), name="stop")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        ends = [self._endpoint.stop(GRACE_S)]
+        if self._reconciler is not None:
+            ends.append(self._reconciler.shutdown(GRACE_S))
+        results: list[BaseException | None] = list(await asyncio.gather(*ends, return_exceptions=True))
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for end in (
+            self._downloads.close(),
+            self._engine.aclose() if self._engine else None,
+            self._devices.close() if self._devices else None,
+            self._store.close(),
+        ):
+            if end is not None:
+                results += await asyncio.gather(end, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                log.error("Something did not stop cleanly", exc_info=result)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s failed", task.get_name(), exc_info=task.exception())
+
+    async def _first_scan(self) -> None:
+        await self._catalog.scan()
+        # Only now is it known which candidates exist: policies before that would all be unresolved.
+        self._policies_changed()
+        self._catalog_changed()
+        self._tell_start()
+
+    async def _remember_version(self) -> None:
+        if self._state.state.last_run_version != __version__:
+            await self._state.update(last_run_version=__version__)
+
+    def _check_address(self, settings: Settings) -> None:
+        if settings.allow_unauthenticated_lan or _is_loopback(settings.host):
+            return
+        raise ConfigError(
+            f"The endpoint would be open to the network on {settings.host} without a key, so it was not opened.",
+            code="unauthenticated_lan",
+            param="host",
+            hint="Use host=127.0.0.1, or set allow_unauthenticated_lan=true if that is what you want.",
+        )
+
+    # Changes
+
+    @property
+    def _residency(self) -> Reconciler:
+        if self._reconciler is None:
+            raise RuntimeError("The router has not been started.")
+        return self._reconciler
+
+    def _settings_changed(self, settings: Settings) -> None:
+        if self._reconciler is None:
+            return
+        self._reconciler.configure(settings=settings)
+        self._catalog.folders = self._folders()
+
+    def _policies_changed(self) -> None:
+        if self._reconciler is not None and self._catalog.scanned:
+            self._reconciler.configure(policies=self._policies.policies.values())
+
+    def _catalog_changed(self) -> None:
+        models = self._catalog.models.values()
+        self._model_views = tuple(
+            ModelView(
+                name=m.name,
+                type=m.type,
+                size_bytes=m.size_bytes,
+                context_length=m.context_length,
+                aliases=m.aliases,
+                broken=m.broken,
+            )
+            for m in models
+        )
+        if self._reconciler is not None:
+            self._reconciler.configure(lookup=by_every_name(models))
+
+    def _folders(self) -> tuple[Path, ...]:
+        asked = (Path(folder).expanduser() for folder in self._store.settings.models_dirs)
+        return (self._paths.models_dir, *self._models_dirs, *asked)
+
+    def _is_moving_memory(self) -> bool:
+        return any(
+            r.state in (ResidentState.LOADING, ResidentState.EVICTING)
+            for r in self._residency.table.residents.values()
+        )
+
+    def _tell_start(self) -> None:
+        """Once, after the first complete look at models and policies: the number, why, and the off-switch."""
+        pool = self._snapshot.pool
+        if self._told_start or not pool.autosize or not pool.exceeds_configured:
+            return
+        self._told_start = True
+        log.info(
+            "Up to %d language models may stay loaded: active policies name %d, max_loaded_models is %d. "
+            "llm_pool_autosize=false keeps to max_loaded_models.",
+            pool.effective_limit,
+            pool.candidate_floor,
+            pool.configured_limit,
+        )
+
+    # Snapshots
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+        return self._snapshot
+
+    @property
+    def endpoint(self) -> str:
+        """Where it answers, for example `http://127.0.0.1:13305`; "" before `start`."""
+        return self._endpoint.url
+
+    @property
+    def settings(self) -> Settings:
+        """The values in force."""
+        return self._store.settings
+
+    @property
+    def bound_hosts(self) -> tuple[str, ...]:
+        """Names, besides loopback's, under which the endpoint may be addressed."""
+        return (self._store.settings.host,)
+
+    def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
+        """Call back with every new snapshot; the returned function ends that."""
+        token = object()
+        self._subscribers[token] = callback
+
+        def end() -> None:
+            self._subscribers.pop(token, None)
+
+        return end
+
+    def feed_since(self, last_id: int) -> tuple[FeedEntry, ...]:
+        """Feed entries with a higher id that are still kept, oldest first."""
+        return self._reconciler.feed.since(last_id) if self._reconciler else ()
+
+    def _publish(self) -> None:
+        reconciler = self._reconciler
+        if reconciler is None:
+            return
+        table, desired = reconciler.table, reconciler.desired
+        self._snapshot = snapshot = structs.replace(
+            self._snapshot,
+            generation=self._snapshot.generation + 1,
+            endpoint=self._endpoint.url,
+            uptime_s=time.monotonic() - self._started_at,
+            settings=schema.as_dict(desired.settings),
+            pool=view.pool_view(desired, table),
+            residents=view.residents_view(table),
+            devices=view.devices_view(reconciler.readings, table),
+            policies=view.policies_view(desired),
+            models=self._model_views,
+            queue=view.queue_view(table),
+            feed=reconciler.feed.latest(FEED_SHOWN),
+            downloads=self._downloads.views,
+            effective_limits=dict(desired.limits),
+            paused=table.paused,
+            degraded=reconciler.degraded,
+            scanned=self._catalog.scanned,
+            problems=(*self._store.problems, *self._policies.problems, *self._catalog.problems),
+        )
+        self._snapshot = snapshot = structs.replace(snapshot, status=status_of(snapshot))
+        for callback in list(self._subscribers.values()):
+            try:
+                callback(snapshot)
+            except Exception:
+                # One viewer's fault must not keep the others, or the router, from going on.
+                log.exception("A subscriber failed")
+
+    # Asking
+
+    def resolve(self, name: str) -> Model | Policy:
+        """The model or enabled policy of that name or alias.
+
+        Raises:
+            ModelNotFound: naming near matches.
+        """
+        policy = self._policies.policies.get(name)
+        if policy is not None and policy.enabled:
+            return policy
+        model = self._catalog.resolve(name)
+        if model is not None:
+            return model
+        raise self._not_found(name, disabled=policy is not None)
+
+    def _not_found(self, name: str, *, disabled: bool = False) -> ModelNotFound:
+        if disabled:
+            return ModelNotFound(
+                f"The policy {name} is switched off.",
+                code="policy_disabled",
+                param="model",
+                hint="Enable it.",
+            )
+        near = self._catalog.near(name)
+        if near:
+            hint = f"Did you mean {' or '.join(near)}?"
+        elif not self._catalog.models:
+            hint = f"There are no models yet: put a GGUF file into {self._paths.models_dir}."
+        else:
+            hint = "GET /v1/models lists them."
+        return ModelNotFound(f"There is no model {name}.", param="model", hint=hint)
+
+    def listing(self) -> tuple[Model | Policy, ...]:
+        """All models that can be loaded and all enabled policies, by name."""
+        listed: list[Model | Policy] = [m for m in self._catalog.models.values() if not m.broken]
+        listed += [p for p in self._policies.policies.values() if p.enabled]
+        return tuple(sorted(listed, key=lambda item: item.name))
+
+    async def acquire(
+        self, model: str, *, policy: str | None = None, body_bytes: int = 0, keep_alive_s: float | None = None
+    ) -> Lease:
+        """Wait until the model is loaded and a slot is free.
+
+        Raises:
+            RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.
+        """
+        found = self._catalog.resolve(model)
+        if found is None:
+            if policy is None:
+                raise self._not_found(model)
+            raise ModelNotFound(
+                f"The policy {policy} chose {model}, but no model answers to that name.",
+                code="candidate_not_found",
+                param="model",
+                hint="Put the model back, or edit the policy.",
+            )
+        return await self._residency.acquire(
+            found.name, policy=policy, body_bytes=body_bytes, keep_alive_s=keep_alive_s
+        )
+
+    # Telling
+
+    async def set_settings(self, changes: Mapping[str, Any]) -> int:
+        """Validate all, apply all or none, publish, persist. Returns the generation that shows the change.
+
+        Raises:
+            BadRequest: naming the key and the expected form; nothing was changed.
+            RouterError: it could not be written, and was taken back.
+        """
+        change = self._store.change(changes)
+        generation = self._snapshot.generation
+        await change.written
+        return generation
+
+    def settings_defaults(self) -> dict[str, Any]:
+        """Key to default."""
+        return schema.defaults()
+
+    async def load(self, model: str, options: Mapping[str, Any]) -> None:
+        """Load and wait until it is ready. `options` may name `ctx_size`, `parallel`, `pinned`.
+
+        Raises:
+            RouterError: as `acquire`; BadRequest for an unknown or wrong option.
+        """
+        asked, pinned = load_options(options)
+        await self._residency.load(self._model(model).name, asked, pinned=pinned)
+
+    async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
+        """Drain and stop a model, or all of them. With `wait`, returns when the process is gone.
+
+        Raises:
+            ModelNotFound: there is no such model, loaded or not.
+        """
+        await self._residency.unload(None if model is None else self._known(model), wait=wait, force=force)
+
+    def pin(self, model: str, pinned: bool) -> None:
+        """Protect a model from being chosen as a victim, or stop doing so.
+
+        Raises:
+            ModelNotFound: there is no such model, loaded or not.
+        """
+        self._residency.pin(self._known(model), pinned)
+
+    def pause(self, paused: bool) -> None:
+        """Load nothing that is not asked for explicitly, or go on."""
+        self._residency.pause(paused)
+
+    def _model(self, name: str) -> Model:
+        model = self._catalog.resolve(name)
+        if model is None:
+            raise self._not_found(name)
+        return model
+
+    def _known(self, name: str) -> str:
+        """The model's own name; one whose file has gone counts while it is loaded."""
+        if name in self._residency.table.resident_types():
+            return name
+        return self._model(name).name
+
+    # Policies
+
+    async def register_policy(self, document: Any) -> Policy:
+        """Register or replace a policy, persistently.
+
+        Raises:
+            BadRequest: with the JSON path of the fault; what was registered before stays.
+        """
+        parsed = parse_policy(document)
+        if self._catalog.resolve(parsed.name) is not None:
+            raise BadRequest(
+                f"$.model_name: {parsed.name} is the name of a model; a policy needs a name of its own",
+                code="invalid_policy",
+                param="$.model_name",
+            )
+        missing = unresolved(parsed, self._catalog.resolve)
+        if missing:
+            near = self._catalog.near(missing[0])
+            raise BadRequest(
+                f"$.components: no registered model answers to {', '.join(missing)}",
+                code="unregistered_component",
+                param="$.components",
+                hint=f"Did you mean {' or '.join(near)}?" if near else None,
+            )
+        return await self._policies.register(document)
+
+    async def delete_policy(self, name: str) -> None:
+        """Remove a registered policy.
+
+        Raises:
+            ModelNotFound: there is no policy of that name.
+        """
+        await self._policies.delete(name)
+
+    async def enable_policy(self, name: str, enabled: bool) -> None:
+        """Switch a policy on or off without deleting it.
+
+        Raises:
+            ModelNotFound: there is no policy of that name.
+        """
+        await self._policies.enable(name, enabled)
+
+    # The demo model
+
+    async def pull_demo(self) -> Awaitable[None]:
+        """Start fetching the demo model, or join the fetch under way. Await the result for its end."""
+
+        async def fetch(progress: Callable[[int, int | None], None]) -> None:
+            await fetch_demo(self._paths.models_dir, progress)
+            await self._catalog.scan()
+
+        return self._downloads.begin(DEMO.name, fetch)
+
+    async def cancel_download(self, name: str) -> None:
+        """Stop a download; the next one goes on where this one ended.
+
+        Raises:
+            NotFound: nothing of that name is being downloaded.
+        """
+        self._downloads.cancel(name)
+
+    # Simulation
+
+    def simulate(self, change: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a simulated device (`--simulate` only).
+
+        Raises:
+            NotFound: the router does not simulate.
+            BadRequest: naming the field.
+        """
+        if self._simulated is None:
+            raise NotFound(
+                "This router does not simulate devices.", hint="Start it with --simulate 24GiB,24GiB."
+            )
+        return self._simulated.change(change)
+
+
+def status_of(snapshot: Snapshot) -> Status:
+    """The state of the whole: error before warning before loading before ready."""
+    if snapshot.degraded or any(r.stuck for r in snapshot.residents):
+        return Status.ERROR
+    if (
+        snapshot.pool.at_risk
+        or snapshot.problems
+        or any(p.enabled and p.unresolved for p in snapshot.policies)
+        or _last_failed(snapshot)
+    ):
+        return Status.WARNING
+    if any(r.state is ResidentState.LOADING for r in snapshot.residents):
+        return Status.LOADING
+    return Status.READY
+
+
+def _last_failed(snapshot: Snapshot) -> bool:
+    """The last thing that happened to some model was a failure, and nothing has made up for it."""
+    last = {e.model: e for e in snapshot.feed if e.code in ("load_failed", "worker_died", "ready", "admit")}
+    return any(entry.severity is Severity.ERROR for entry in last.values())
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

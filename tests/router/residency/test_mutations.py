@@ -1,0 +1,166 @@
+"""Known faults, put in one at a time: each must be caught, and by the invariant that is there for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from router.residency.plan import EVICTING, READY, _Planner, _Resident
+from router.residency.table import Lease, Resident, Waiter
+from router.residency.world import Evict, Plan, Why
+from tests.router.residency.machine import ResidencyMachine, Violation, WatchedReconciler
+
+RUNS = settings(
+    max_examples=1500,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# Broken plans
+
+
+class NoRecheckAtCommit(_Planner):
+    """A load that ends is not judged by the limit in force then."""
+
+    def _shrink(self, model_type: str) -> None:
+        if not any(r.row.newcomer for r in self.residents):
+            super()._shrink(model_type)
+
+
+class LoadingIsEvictable(_Planner):
+    def _is_unwanted_load(self, resident: _Resident) -> bool:
+        return resident.state is not READY and resident.state is not EVICTING
+
+
+class BusyIsEvictable(_Planner):
+    def _let_go(self, resident: _Resident, why: Why, room_for: str | None = None) -> None:
+        resident.state = EVICTING
+        self.actions.append(Evict(resident.row.id, why, room_for))
+
+
+class PinsAreIgnored(_Planner):
+    def _is_pinned(self, resident: _Resident) -> bool:
+        return False
+
+
+class DrainIsStored(_Planner):
+    """Who drained once goes on draining, whatever became of the reason."""
+
+    def _serve_boarded(self) -> None:
+        super()._serve_boarded()
+        for resident in self.residents:
+            if resident.row.was_draining and resident.leases:
+                self._let_go(resident, Why.COUNT_LIMIT)
+
+
+class ClaimIsForgotten(_Planner):
+    def _claim(self, model: str, model_type: str | None, why: str) -> None:
+        super()._claim(model, None, why)
+
+
+class QueueIsALottery(_Planner):
+    """The newest waiter is looked at first."""
+
+    def _serve_queue(self) -> None:
+        self.waiting = dict(sorted(self.waiting.items(), reverse=True))
+        super()._serve_queue()
+
+
+# Broken reconcilers
+
+
+class NoKickOnRelease(WatchedReconciler):
+    def _released(self, lease: Lease, tokens: int, seconds: float) -> None:
+        lease.resident.leases.discard(lease)
+
+
+class GrantIsLostOnCancel(WatchedReconciler):
+    async def _wait(self, waiter: Waiter) -> Lease | None:
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self.table.waiters.pop(waiter.id, None)
+            self.kick()
+            raise
+
+
+class FreedTwice(WatchedReconciler):
+    """Each of the two ways in which a process's end is noticed gives its memory back."""
+
+    def _book_gone(self, resident: Resident, *, then_pass: bool = True) -> None:
+        super()._book_gone(resident, then_pass=then_pass)
+        if then_pass:
+            self.table.residents[resident.id] = resident
+            super()._book_gone(resident, then_pass=then_pass)
+
+
+class OldStatePublishes(WatchedReconciler):
+    """An edit is handled in a task of its own, and the slower one wins."""
+
+    def configure(self, **inputs: Any) -> None:
+        before = self.desired
+        super().configure(**inputs)
+        if "settings" in inputs and before.settings.max_loaded_models > 1:
+            self._loop.call_later(0.01, setattr, self, "desired", before)
+
+
+PLANS = [
+    (NoRecheckAtCommit, "pool_within_limit"),
+    (LoadingIsEvictable, "no_loading_victim"),
+    (BusyIsEvictable, "no_busy_victim"),
+    (PinsAreIgnored, "no_pinned_victim"),
+    (DrainIsStored, "drains_have_a_reason"),
+    (ClaimIsForgotten, "idle_ones_make_room"),
+    (QueueIsALottery, "first_come_first_loaded"),
+]
+RECONCILERS = [
+    (NoKickOnRelease, "ready_serves_its_queue"),
+    (GrantIsLostOnCancel, "leases_are_held_by_someone"),
+    (FreedTwice, "freed_once"),
+    (OldStatePublishes, "last_edit_wins"),
+]
+
+
+def caught(machine: type[ResidencyMachine]) -> str:
+    """The name of the invariant that stopped the machine."""
+    try:
+        run_state_machine_as_test(machine, settings=RUNS)
+    except Violation as violation:
+        return violation.name
+    return "nothing"
+
+
+@pytest.mark.parametrize(("planner", "invariant"), PLANS, ids=[p.__name__ for p, _ in PLANS])
+def test_a_broken_plan_is_caught(planner: type[_Planner], invariant: str):
+    class Broken(ResidencyMachine):
+        @staticmethod
+        def planner(*args: Any) -> Plan:
+            return planner(*args).run()
+
+    assert caught(Broken) == invariant
+
+
+@pytest.mark.parametrize(("reconciler", "invariant"), RECONCILERS, ids=[r.__name__ for r, _ in RECONCILERS])
+def test_a_broken_reconciler_is_caught(reconciler: type[WatchedReconciler], invariant: str):
+    class Broken(ResidencyMachine):
+        reconciler_class = reconciler
+
+    assert caught(Broken) == invariant
