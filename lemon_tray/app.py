@@ -85,15 +85,10 @@ async def _main(app: QApplication, paths: Paths, lock: InstanceLock, options: Op
     restore = _on_signals(loop, stop.set)
     shell = Shell(app, loop, paths, lock, options, stop)
 
-    def session_ends(_manager: QSessionManager) -> None:
-        stop.set()  # obeyed at once, nothing is asked
-
-    app.commitDataRequest.connect(session_ends)
     try:
         shell.start()
         await stop.wait()
     finally:
-        app.commitDataRequest.disconnect(session_ends)
         watchdog = _watchdog()
         try:
             await shell.close()
@@ -211,12 +206,16 @@ class Shell(QObject):
     def start(self) -> None:
         """Show the faces and start the router."""
         self.bell.listen()
+        self._app.commitDataRequest.connect(self._session_ends)
         self._connect()
         self.tray.start()
         self._begin()
         if not self._options.hidden:
             # An XEmbed icon takes a moment to arrive at its place, where the panel is to stand.
             QTimer.singleShot(OPEN_AFTER_MS, self, self._open)
+
+    def _session_ends(self, _manager: QSessionManager | None) -> None:
+        self._stop.set()  # obeyed at once, nothing is asked
 
     def _connect(self) -> None:
         self._bridge = Bridge(self._router, self)
@@ -280,7 +279,7 @@ class Shell(QObject):
     async def close(self) -> None:
         """Take the faces away, then stop the router; bounded."""
         self._closing = True
-        self._phase = translate("App", "Quitting")
+        self._app.commitDataRequest.disconnect(self._session_ends)
         self.panel.hide()
         self.tray.stop()
         self.bell.close()

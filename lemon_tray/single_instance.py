@@ -41,6 +41,52 @@ def bell_name(paths: Paths) -> str:
     return str(path)
 
 
+class _Peer(QObject):
+    """One connection: says its word within two seconds, or is dropped. It owns its socket and timer."""
+
+    word = Signal()
+    over = Signal(QObject)
+
+    def __init__(self, socket: QLocalSocket, parent: QObject) -> None:
+        super().__init__(parent)
+        self.said = b""
+        self._open = True
+        self._socket = socket
+        socket.setParent(self)
+        socket.setReadBufferSize(len(SHOW) + 1)
+        socket.readyRead.connect(self._read)
+        socket.disconnected.connect(self.drop)
+        self._patience = QTimer(self)
+        self._patience.setSingleShot(True)
+        self._patience.timeout.connect(self.drop)
+        self._patience.start(PEER_MS)
+
+    def listen(self) -> None:
+        """Take what has arrived before anyone was connected."""
+        if self._socket.bytesAvailable():
+            self._read()
+
+    def _read(self) -> None:
+        if not self._open:
+            return
+        self.said += self._socket.read(len(SHOW) + 1).data()
+        if self.said == SHOW:
+            self._socket.write(DONE)
+            self._socket.flush()
+            self._socket.disconnectFromServer()
+            self.word.emit()
+        elif not SHOW.startswith(self.said):
+            self.drop()  # talks about something else, or too much
+
+    def drop(self) -> None:
+        if self._open:
+            self._open = False
+            self._patience.stop()
+            self._socket.abort()
+            self.over.emit(self)
+            self.deleteLater()
+
+
 class Bell(QObject):
     """Listens for later starts. Only the holder of the instance lock may make one."""
 
@@ -49,7 +95,7 @@ class Bell(QObject):
     def __init__(self, name: str, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._name = name
-        self._peers: dict[QLocalSocket, bytes] = {}
+        self.peers: list[_Peer] = []
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.newConnection.connect(self._accept)
@@ -63,39 +109,26 @@ class Bell(QObject):
         return True
 
     def close(self) -> None:
-        for peer in list(self._peers):
-            self._drop(peer)
+        for peer in list(self.peers):
+            peer.drop()
         self._server.close()
 
     def _accept(self) -> None:
-        while (peer := self._server.nextPendingConnection()) is not None:
-            if len(self._peers) >= PEERS:
-                peer.abort()
-                peer.deleteLater()
+        while self._server.hasPendingConnections():
+            socket = self._server.nextPendingConnection()
+            if len(self.peers) >= PEERS:
+                socket.abort()
+                socket.deleteLater()
                 continue
-            self._peers[peer] = b""
-            peer.setReadBufferSize(len(SHOW) + 1)
-            peer.readyRead.connect(lambda p=peer: self._read(p))
-            peer.disconnected.connect(lambda p=peer: self._drop(p))
-            QTimer.singleShot(PEER_MS, peer, lambda p=peer: self._drop(p))
+            peer = _Peer(socket, self)
+            self.peers.append(peer)
+            peer.word.connect(self.rung)
+            peer.over.connect(self._gone)
+            peer.listen()
 
-    def _read(self, peer: QLocalSocket) -> None:
-        if peer not in self._peers:
-            return
-        said = self._peers[peer] + peer.read(len(SHOW) + 1).data()
-        self._peers[peer] = said
-        if said == SHOW:
-            peer.write(DONE)
-            peer.flush()
-            peer.disconnectFromServer()
-            self.rung.emit()
-        elif not SHOW.startswith(said):
-            self._drop(peer)  # talks about something else, or too much
-
-    def _drop(self, peer: QLocalSocket) -> None:
-        if self._peers.pop(peer, None) is not None:
-            peer.abort()
-            peer.deleteLater()
+    def _gone(self, peer: _Peer) -> None:
+        if peer in self.peers:
+            self.peers.remove(peer)
 
 
 def ring(name: str, for_s: float = RING_S) -> bool:

@@ -453,6 +453,7 @@ class Stepper(QSpinBox):
         self._ring = False
         self.setButtonSymbols(QAbstractSpinBox.ButtonSymbols.NoButtons)
         self.setRange(-1, 1 << 20)  # what is in force may lie outside what a step may ask for
+        self.setValue(self._shown)
         self.setFrame(False)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.lineEdit().hide()

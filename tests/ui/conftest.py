@@ -27,7 +27,7 @@ from router.snapshot import Snapshot
 
 HERE = Path(__file__).parent
 # The offscreen platform says these of things that it cannot do.
-OFFSCREEN_SAYS = ("does not support raise", "systemTrayWindowChanged")
+OFFSCREEN_SAYS = ("does not support (raise|grabbing)", "systemTrayWindowChanged")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +63,7 @@ def panel(look: Look, qtbot: QtBot) -> Iterator[Panel]:
 @pytest.fixture
 def qloop(qapp: QApplication) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
     """Runs a coroutine on Qt's loop, ten seconds at most."""
+    qapp.setQuitOnLastWindowClosed(False)
     loop = qasync.QEventLoop(qapp)
     asyncio.set_event_loop(loop)
 
