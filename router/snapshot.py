@@ -128,6 +128,18 @@ class PoolView(Struct, frozen=True):
         """It may, and nothing unloads idle models when other programs need the memory."""
         return self.autosize and self.exceeds_configured and not self.auto_evict
 
+    @property
+    def advisory(self) -> str:
+        """What the risk is, in numbers, and the exact ways out; "" without a risk."""
+        if not self.at_risk:
+            return ""
+        return (
+            f"Up to {self.effective_limit} language models may stay loaded, because active policies name "
+            f"{self.candidate_floor}; max_loaded_models says {self.configured_limit}. Idle models are not "
+            "unloaded when other programs need the memory. For a hard limit set llm_pool_autosize=false; to "
+            "unload idle models under pressure set auto_evict=true."
+        )
+
 
 class QueueView(Struct, frozen=True):
     waiting: int

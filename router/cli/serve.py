@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ async def _run(router: Router, lock: InstanceLock) -> None:
             endpoint = f"{router.endpoint.rstrip('/').removesuffix('/v1')}/v1"
             lock.set_endpoint(endpoint)
             print(f"Lemon Tray {__version__} answers at {endpoint}", flush=True)
+            await _tell_notices(router)
             await stopping
     finally:
         for task in (starting, stopping):
@@ -82,6 +84,20 @@ async def _run(router: Router, lock: InstanceLock) -> None:
         await asyncio.wait((starting, stopping))
         await router.stop()
         restore()
+
+
+async def _tell_notices(router: Router) -> None:
+    """Notices that are due, where a person reads along; elsewhere they stay due."""
+    if not sys.stdout.isatty():
+        return
+    for notice in router.snapshot.notices:
+        print(f"{notice.title}: {notice.text}", flush=True)
+        print(
+            "  Keep it; or for a hard limit: lemon-tray config set llm_pool_autosize=false; or to unload "
+            "idle models under memory pressure: lemon-tray config set auto_evict=true.",
+            flush=True,
+        )
+        await router.tell_notice(notice.id)
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Callable[[], None]:

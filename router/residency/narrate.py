@@ -14,7 +14,7 @@ from router.errors import RouterError
 from router.residency.desire import Desired
 from router.residency.feed import Feed
 from router.residency.table import Resident
-from router.residency.world import Drain, Why
+from router.residency.world import Drain, Wait, Why
 from router.settings.schema import UNLIMITED
 from router.snapshot import PoolView, Severity
 from router.units import gib
@@ -147,10 +147,12 @@ class Narrator:
             reason=error.code,
         )
 
-    def blocked_changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        for model, why in after.items():
-            if model not in before and " is loading" not in why:
-                self._tell("defer", f"{model} must wait: {why}.", model=model)
+    def blocked_changed(self, before: Mapping[str, Wait], after: Mapping[str, Wait]) -> None:
+        """Told once for a wait that depends on others; one that ends by itself is no news."""
+        for model, wait in after.items():
+            told = before.get(model)
+            if not wait.brief and (told is None or told.brief):
+                self._tell("defer", f"{wait.sentence}.", model=model)
 
     # The whole
 
@@ -189,7 +191,7 @@ class Narrator:
     def _warn_of_risk(self, before: PoolView, after: PoolView) -> None:
         """On transitions only: when the risk arises, and when its number changes."""
         if after.at_risk and not (before.at_risk and before.effective_limit == after.effective_limit):
-            self._tell("exceeds_limit", advisory(after), severity=Severity.WARNING, reason="at_risk")
+            self._tell("exceeds_limit", after.advisory, severity=Severity.WARNING, reason="at_risk")
 
     def paused(self, paused: bool) -> None:
         self._tell("paused" if paused else "resumed", "Loading is paused." if paused else "Loading goes on.")
@@ -227,16 +229,6 @@ def pool_of(desired: Desired, loaded: int = 0, loading: int = 0) -> PoolView:
         loaded=loaded,
         loading=loading,
         auto_evict=desired.settings.auto_evict,
-    )
-
-
-def advisory(pool: PoolView) -> str:
-    """What the risk is, in numbers, and the exact way out."""
-    return (
-        f"Up to {pool.effective_limit} language models may stay loaded, because active policies name "
-        f"{pool.candidate_floor}; max_loaded_models says {pool.configured_limit}. Idle models are not unloaded "
-        "when other programs need the memory. For a hard limit set llm_pool_autosize=false; to unload idle "
-        "models under pressure set auto_evict=true."
     )
 
 

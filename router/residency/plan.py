@@ -32,6 +32,7 @@ from router.residency.world import (
     Plan,
     Refuse,
     ResidentRow,
+    Wait,
     WaiterRow,
     Wants,
     Why,
@@ -92,7 +93,7 @@ class _Planner:
             self.by_model[waiter.model].append(waiter)
         self.actions: list[Action] = []
         self.deadlines: list[float] = []
-        self.blocked: dict[str, str] = {}
+        self.blocked: dict[str, Wait] = {}
         self.claims: Counter[str] = Counter()
         self.claimed: set[str] = set()
 
@@ -231,7 +232,7 @@ class _Planner:
             self._claim(model, model_type, "is reloaded with other options")
             return
         if resident.drain is not None and (waiter.wants is not Wants.HELPER or not self._is_helper(resident)):
-            self._claim(model, model_type, "drains")
+            self._claim(model, model_type, "unloads first", brief=False)
             return
         if waiter.wants is not Wants.HELPER and not resident.standard:
             if model in self.claimed or not self._take_slot(model, model_type):
@@ -241,7 +242,9 @@ class _Planner:
             self._grant(waiter, resident)
         else:
             resident.wanted_ahead = True
-            self.blocked[model] = f"all {resident.row.slots} slots of {model} are taken"
+            slots = resident.row.slots
+            taken = "its slot is" if slots == 1 else f"all its {slots} slots are"
+            self.blocked[model] = Wait(f"{model} has more requests than it can answer: {taken} taken")
 
     def _join(self, waiter: WaiterRow, resident: _Resident) -> None:
         if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
@@ -251,13 +254,13 @@ class _Planner:
                 self._claim(resident.row.model, resident.row.type, "is reloaded with other options")
                 return
         resident.wanted_ahead = True
-        self.blocked[waiter.model] = f"{waiter.model} is loading"
+        self.blocked[waiter.model] = Wait(f"{waiter.model} is loading")
 
     def _admit(self, waiter: WaiterRow) -> None:
         """Start the load of a model that has no process, or say what it waits for."""
         model = self.desired.models[waiter.model]
         group = self._group(waiter.model)
-        # A helper needs no slot in the pool; who wants the same model for a request takes one in its own turn.
+        # A helper needs no slot in the pool; a request for the same model takes one in its own turn.
         standard = waiter.wants is not Wants.HELPER
         if self.world.paused and not any(w.wants is Wants.LOAD for w in group):
             for member in group:
@@ -267,17 +270,17 @@ class _Planner:
         if in_flight >= self.settings.max_parallel_loads:
             if standard and self._refuse_if_pinned(model.name, model.type):
                 return
-            self._claim(model.name, model.type if standard else None, "other models are loading")
+            self._claim(model.name, model.type if standard else None, "waits while other models load")
             return
         if standard and not self._take_slot(model.name, model.type):
             return
         options = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
         self.actions.append(Load(model.name, options, standard))
         self.residents.append(_Resident(_loading_row(model.name, model.type, options, standard, self.now)))
-        self.blocked[model.name] = f"{model.name} is loading"
+        self.blocked[model.name] = Wait(f"{model.name} is loading")
 
     def _take_slot(self, model: str, model_type: str) -> bool:
-        """Whether the pool has a slot for the model now. If not, see to it that it will, and keep that one for it."""
+        """Whether the pool has a slot for the model now. If not, see to it that it will, and keep it."""
         limit = self.desired.limit(model_type)
         if limit == UNLIMITED or self._occupied(model_type) + self.claims[model_type] < limit:
             return True
@@ -289,19 +292,19 @@ class _Planner:
             return False
         victim = self._victim(model_type)
         if victim is None:
-            self._claim(model, model_type, "waits for a slot")
+            self._claim(model, model_type, "waits for a slot", brief=False)
             return False
         self._end_standard(victim, Why.MAKE_ROOM, room_for=model)
         if self._occupied(model_type) + self.claims[model_type] < limit:
             return True
-        busy = victim.standard_leases
-        self._claim(
-            model,
-            model_type,
-            f"waits for {victim.row.model}: {busy} request{'s are' if busy != 1 else ' is'} still running"
-            if busy
-            else f"waits for {victim.row.model} to unload",
-        )
+        running = victim.standard_leases
+        if running:
+            requests = f"{running} requests are" if running > 1 else "1 request is"
+            self._claim(
+                model, model_type, f"waits for {victim.row.model}: {requests} still running", brief=False
+            )
+        else:
+            self._claim(model, model_type, f"waits for {victim.row.model} to unload")
         return False
 
     def _refuse_if_pinned(self, model: str, model_type: str) -> bool:
@@ -397,8 +400,10 @@ class _Planner:
     # Small questions
 
     def _resident_of(self, model: str) -> _Resident | None:
-        """The model's resident that a waiter can hope for: a live one, else one that is being stopped. One that
-        cannot be stopped is in nobody's way."""
+        """The model's resident that a waiter can hope for: a live one, else one that is being stopped.
+
+        One that cannot be stopped is in nobody's way.
+        """
         leaving = None
         for resident in self.residents:
             if resident.row.model != model:
@@ -438,9 +443,9 @@ class _Planner:
 
     # Small deeds
 
-    def _claim(self, model: str, model_type: str | None, why: str) -> None:
+    def _claim(self, model: str, model_type: str | None, why: str, *, brief: bool = True) -> None:
         """Keep a slot for a model against all that come after it in the queue."""
-        self.blocked.setdefault(model, f"{model} {why}" if not why.startswith(model) else why)
+        self.blocked.setdefault(model, Wait(f"{model} {why}", brief))
         if model not in self.claimed:
             self.claimed.add(model)
             if model_type is not None:

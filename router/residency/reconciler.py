@@ -43,6 +43,7 @@ from router.residency.world import (
     LoadOptions,
     Plan,
     Refuse,
+    Wait,
     Wants,
     Why,
 )
@@ -60,6 +61,10 @@ PROGRESS_INTERVAL_S = 0.1
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 5.0, 300.0
 DEATHS_WITHIN_S, DEATHS_BEFORE_BACKOFF = 120.0, 3
 FREED_KEPT_S = 10.0
+
+HEARTBEAT_S, SLEPT_S = 5.0, 10.0
+"""How often the reconciler looks at the clock, and how late it must be to have been asleep."""
+
 REPLAN_FIRST_S, REPLAN_MAX_S = 0.1, 5.0
 
 MakeSpec = Callable[[Model, LoadOptions, Settings, tuple[DeviceReading, ...], Mapping[str, int]], WorkerSpec]
@@ -100,7 +105,7 @@ class Reconciler:
         self._lookup: Mapping[str, Model] = {}
         self.readings: tuple[DeviceReading, ...] = ()
         self.desired = desire(settings, (), {}, {})
-        self.blocked: Mapping[str, str] = {}
+        self.blocked: Mapping[str, Wait] = {}
         self.degraded = ""
         self.passes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,6 +118,24 @@ class Reconciler:
         self._in_pass = False
         self._pass_again = False
         self._idle = asyncio.Event()
+        self._awake_at = self._loop.time()
+        self._heart: asyncio.TimerHandle = self._loop.call_later(HEARTBEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        """Notice that the machine slept, or the program was stopped: that time is nobody's idle time.
+
+        It is due before any deadline that passed meanwhile, so it comes first.
+        """
+        now = self._loop.time()
+        lost = now - self._awake_at - HEARTBEAT_S
+        if lost > SLEPT_S:
+            for resident in self.table.residents.values():
+                resident.last_use += lost
+            for waiter in self.table.waiters.values():
+                waiter.deadline += lost
+            self.kick()
+        self._awake_at = now
+        self._heart = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     # What is desired
 
@@ -661,7 +684,7 @@ class Reconciler:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        for handle in (self._kicked, self._timer, self._publish_timer):
+        for handle in (self._kicked, self._timer, self._publish_timer, self._heart):
             if handle is not None:
                 handle.cancel()
         self._kicked = self._timer = self._publish_timer = None

@@ -23,17 +23,17 @@ from router.snapshot import (
 )
 
 
-def residents_view(table: Table) -> tuple[ResidentView, ...]:
-    return tuple(_resident(r, table) for r in table.residents.values())
+def residents_view(desired: Desired, table: Table) -> tuple[ResidentView, ...]:
+    return tuple(_resident(r, desired, table) for r in table.residents.values())
 
 
-def _resident(resident: Resident, table: Table) -> ResidentView:
+def _resident(resident: Resident, desired: Desired, table: Table) -> ResidentView:
     state = resident.state
     drain = resident.evicted or resident.drain
     if state is ResidentState.READY and resident.drain is not None:
         state = ResidentState.DRAINING
     worker = resident.worker
-    helper = resident.helper_leases > 0
+    helper = resident.model.name in desired.helpers or resident.helper_leases > 0
     return ResidentView(
         model=resident.model.name,
         type=resident.model.type,

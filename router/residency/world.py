@@ -191,13 +191,21 @@ class Drain(Struct, frozen=True):
     room_for: str | None = None
 
 
+class Wait(Struct, frozen=True):
+    """What a model that is asked for waits for, as a sentence without its full stop. A `brief` wait ends by
+    itself, whatever the clients do."""
+
+    sentence: str
+    brief: bool = True
+
+
 class Plan(Struct, frozen=True):
     """What to do now, which residents drain, and when to look again if nothing happens before.
 
-    `blocked` tells for a model that waits, by name, what it waits for.
+    `blocked` tells, by model, what each model that is asked for waits for.
     """
 
     actions: tuple[Action, ...]
     draining: Mapping[int, Drain]
     next_deadline: float | None
-    blocked: Mapping[str, str]
+    blocked: Mapping[str, Wait]

@@ -32,6 +32,7 @@ from router.residency import view
 from router.residency.desire import by_every_name
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
+from router.service import notices
 from router.service.downloads import Downloads
 from router.service.options import load_options
 from router.service.placing import make_spec
@@ -126,6 +127,7 @@ class Router:
         """
         await asyncio.to_thread(self._store.load)
         await asyncio.to_thread(self._state.load)
+        await self._remember_start()
         self._check_address(self._store.settings)
         self._engine = EmbeddedEngine(logs_dir=self._paths.log_dir, state_dir=self._paths.state_dir)
         await self._engine.reap_leftovers()
@@ -153,7 +155,6 @@ class Router:
             (self._catalog.watch(), "models watch"),
         ):
             self._spawn(watch, name)
-        self._spawn(self._remember_version(), "state")
         self._publish()
 
     async def stop(self) -> None:
@@ -204,15 +205,28 @@ class Router:
         self._catalog_changed()
         self._tell_start()
 
-    async def _remember_version(self) -> None:
-        if self._state.state.last_run_version != __version__:
-            await self._state.update(last_run_version=__version__)
+    async def _remember_start(self) -> None:
+        """Note which version runs, and before that what the one that ran last makes necessary to tell."""
+        state = self._state.state
+        owed = state.owed
+        if notices.owed_after_start(
+            state,
+            config_existed=self._store.existed,
+            names_autosize="llm_pool_autosize" in self._store.explicit,
+        ):
+            owed = tuple(dict.fromkeys((*owed, notices.POOL_NOTICE)))
+        if (state.last_run_version, state.owed) == (__version__, owed):
+            return
+        try:
+            await self._state.update(last_run_version=__version__, owed=owed)
+        except OSError as error:
+            log.warning("%s could not be written: %s", self._state.path, error)
 
     def _check_address(self, settings: Settings) -> None:
         if settings.allow_unauthenticated_lan or _is_loopback(settings.host):
             return
         raise ConfigError(
-            f"The endpoint would be open to the network on {settings.host} without a key, so it was not opened.",
+            f"The endpoint would be open to the network on {settings.host} without a key: it was not opened.",
             code="unauthenticated_lan",
             param="host",
             hint="Use host=127.0.0.1, or set allow_unauthenticated_lan=true if that is what you want.",
@@ -317,19 +331,21 @@ class Router:
         if reconciler is None:
             return
         table, desired = reconciler.table, reconciler.desired
+        pool = view.pool_view(desired, table)
         self._snapshot = snapshot = structs.replace(
             self._snapshot,
             generation=self._snapshot.generation + 1,
             endpoint=self._endpoint.url,
             uptime_s=time.monotonic() - self._started_at,
             settings=schema.as_dict(desired.settings),
-            pool=view.pool_view(desired, table),
-            residents=view.residents_view(table),
+            pool=pool,
+            residents=view.residents_view(desired, table),
             devices=view.devices_view(reconciler.readings, table),
             policies=view.policies_view(desired),
             models=self._model_views,
             queue=view.queue_view(table),
             feed=reconciler.feed.latest(FEED_SHOWN),
+            notices=notices.due(self._state.state, pool),
             downloads=self._downloads.views,
             effective_limits=dict(desired.limits),
             paused=table.paused,
@@ -464,6 +480,20 @@ class Router:
         if name in self._residency.table.resident_types():
             return name
         return self._model(name).name
+
+    async def tell_notice(self, notice: str) -> None:
+        """Record that the user has seen a notice: it is not shown again.
+
+        Raises:
+            NotFound: that notice is not due.
+        """
+        if notice not in {n.id for n in self._snapshot.notices}:
+            raise NotFound(f"There is no notice {notice} to be told.", param="id")
+        try:
+            await self._state.tell(notice)
+        except OSError as error:
+            log.warning("%s could not be written: %s", self._state.path, error)
+        self._publish()
 
     # Policies
 

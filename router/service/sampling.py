@@ -23,7 +23,7 @@ async def keep_reading(
     is_busy: Callable[[], bool],
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Read until cancelled; `take` gets each reading and whether it differs noticeably from the last that did."""
+    """Read until cancelled. `take` gets each reading, and whether it differs noticeably from the last one."""
     shown: tuple[DeviceReading, ...] = ()
     while True:
         readings = await provider.read()

@@ -20,10 +20,12 @@ STATE_NAME: Final = "state.json"
 class State(Struct, frozen=True):
     """Attributes:
     last_run_version: the version that ran last, "" before the first run.
+    owed: ids of the notices that an upgrade made necessary.
     told: ids of the notices that the user has seen.
     """
 
     last_run_version: str = ""
+    owed: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
 
 

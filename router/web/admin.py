@@ -43,6 +43,14 @@ class _Pin(Struct, frozen=True, forbid_unknown_fields=True):
     pinned: bool = True
 
 
+class _Pause(Struct, frozen=True, forbid_unknown_fields=True):
+    paused: bool
+
+
+class _Told(Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+
+
 class _Enable(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool
 
@@ -164,6 +172,22 @@ class Admin:
         name = _named(wanted.model, wanted.model_name, param="model")
         self._api.pin(name, wanted.pinned)
         return _success(f"{name} is {'pinned' if wanted.pinned else 'no longer pinned'}.", model_name=name)
+
+    async def pause(self, request: web.Request) -> web.Response:
+        """`POST /internal/pause {paused}`: load nothing that is not asked for explicitly, or go on."""
+        wanted = await self._read(request, _Pause)
+        self._api.pause(wanted.paused)
+        return _success("Loading is paused." if wanted.paused else "Loading goes on.")
+
+    async def notices(self, request: web.Request) -> web.Response:
+        """`GET /v1/notices`: those that are due and have not been told."""
+        return json_response({"notices": self._api.snapshot.notices})
+
+    async def tell_notice(self, request: web.Request) -> web.Response:
+        """`POST /v1/notices {id}`: the user has seen it; it is not shown again."""
+        wanted = await self._read(request, _Told)
+        await self._api.tell_notice(wanted.id)
+        return _success(f"The notice {wanted.id} is not shown again.")
 
     async def policy(self, request: web.Request) -> web.Response:
         """`POST /internal/policies/{name} {enabled}`"""

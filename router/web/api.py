@@ -90,6 +90,16 @@ class RouterApi(Protocol):
     def pin(self, model: str, pinned: bool) -> None:
         """Protect a model from being chosen as a victim, or stop doing so."""
 
+    def pause(self, paused: bool) -> None:
+        """Load nothing that is not asked for explicitly, or go on."""
+
+    async def tell_notice(self, notice: str) -> None:
+        """Record that the user has seen a notice.
+
+        Raises:
+            NotFound: that notice is not due.
+        """
+
     async def register_policy(self, document: Any) -> Policy:
         """Register or replace a policy, persistently.
 

@@ -126,21 +126,8 @@ def autosize(snapshot: Snapshot) -> dict[str, Any]:
         "unresolved": [{"policy": p.name, "candidate": name} for p in active for name in p.unresolved],
         "exceeds_max_loaded_models": pool.exceeds_configured,
         "vram_backstop": pool.auto_evict,
-        "advisory": advisory(snapshot),
+        "advisory": pool.advisory or None,
     }
-
-
-def advisory(snapshot: Snapshot) -> str | None:
-    """What the user should know while the pool may outgrow max_loaded_models with nothing to shrink it."""
-    pool = snapshot.pool
-    if not pool.exceeds_configured or pool.auto_evict:
-        return None
-    return (
-        f"Routing policies name {pool.candidate_floor} language models, so up to {pool.effective_limit} may "
-        f"stay loaded although max_loaded_models is {pool.configured_limit}, and auto_evict is off: nothing "
-        "unloads idle models when a device runs short of memory. "
-        f"Set llm_pool_autosize=false to hold the limit of {pool.configured_limit}, or auto_evict=true."
-    )
 
 
 def models(snapshot: Snapshot, listing: Iterable[Model | Policy]) -> dict[str, Any]:

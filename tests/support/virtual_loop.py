@@ -1,7 +1,7 @@
 """An event loop whose clock jumps to the next timer whenever there is nothing else to do.
 
-Hours pass in microseconds and always in the same order. Only timers and callbacks work: nothing that waits for
-the world outside.
+Hours pass in microseconds and always in the same order. Only timers and callbacks work: nothing that waits
+for the world outside.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return 1000.0 + self._jumping.now
+
+    def sleep_machine(self, seconds: float) -> None:
+        """As if the machine had been asleep: the clock is on, and nothing ran."""
+        self._jumping.now += seconds
 
 
 def run_virtual(work: Coroutine[Any, Any, T]) -> T:

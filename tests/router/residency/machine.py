@@ -1,4 +1,4 @@
-"""A state machine that does to the reconciler whatever users, clients, disks and workers do to it, in any order,
+"""A state machine that does to the reconciler whatever users, clients, disks and workers do, in any order,
 and looks after each step whether everything that must always hold does.
 
 Every invariant has a name, so that a test of a mutation can ask which one caught it.
@@ -52,7 +52,7 @@ def check(holds: bool, name: str, detail: object = "") -> None:
 
 
 class WatchedReconciler(Reconciler):
-    """Looks at each action before it is applied. What it finds is kept: the reconciler survives exceptions."""
+    """Looks at each action before it is applied. Keeps what it finds: the reconciler survives faults."""
 
     violations: list[Violation]
     gone: Counter[int]
@@ -379,7 +379,7 @@ class ResidencyMachine(RuleBasedStateMachine):
             "processes_are_residents",
             (len(self.house.engine.alive), len(table.residents)),
         )
-        shown = residents_view(table)
+        shown = residents_view(desired, table)
         check(len(shown) == len(table.residents), "snapshot_is_table")
         check(queue_view(table).waiting == len(table.waiters), "snapshot_is_table")
         pool = pool_view(desired, table)
@@ -432,8 +432,8 @@ class ResidencyMachine(RuleBasedStateMachine):
         return surplus or others_wait or orphan
 
     def _nobody_waits_for_nothing(self) -> None:
-        """A ready model with room and no reason to drain leaves nobody waiting for it, unless it would have to
-        become standard first, or waits to be reloaded."""
+        """A ready model with room and no reason to drain leaves nobody waiting for it, unless it would have
+        to become standard first, or waits to be reloaded."""
         table = self.reconciler.table
         for resident in table.residents.values():
             if resident.state is not READY or resident.drain is not None:

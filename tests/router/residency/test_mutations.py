@@ -132,10 +132,11 @@ PLANS = [
     (QueueIsALottery, "first_come_first_loaded"),
 ]
 RECONCILERS = [
-    (NoKickOnRelease, "ready_serves_its_queue"),
-    (GrantIsLostOnCancel, "leases_are_held_by_someone"),
-    (FreedTwice, "freed_once"),
-    (OldStatePublishes, "last_edit_wins"),
+    # A lease that comes back unnoticed leaves a queue unserved, or an idle model draining.
+    (NoKickOnRelease, {"ready_serves_its_queue", "only_busy_ones_drain"}),
+    (GrantIsLostOnCancel, {"leases_are_held_by_someone"}),
+    (FreedTwice, {"freed_once"}),
+    (OldStatePublishes, {"last_edit_wins"}),
 ]
 
 
@@ -159,8 +160,8 @@ def test_a_broken_plan_is_caught(planner: type[_Planner], invariant: str):
 
 
 @pytest.mark.parametrize(("reconciler", "invariant"), RECONCILERS, ids=[r.__name__ for r, _ in RECONCILERS])
-def test_a_broken_reconciler_is_caught(reconciler: type[WatchedReconciler], invariant: str):
+def test_a_broken_reconciler_is_caught(reconciler: type[WatchedReconciler], invariant: set[str]):
     class Broken(ResidencyMachine):
         reconciler_class = reconciler
 
-    assert caught(Broken) == invariant
+    assert caught(Broken) in invariant

@@ -295,6 +295,14 @@ class FakeApi:
         self.resolve(model)
         self.calls.append(("pin", model, pinned))
 
+    def pause(self, paused: bool) -> None:
+        self.calls.append(("pause", paused))
+
+    async def tell_notice(self, notice: str) -> None:
+        if notice not in {n.id for n in self.snapshot.notices}:
+            raise NotFound(f"There is no notice {notice} to be told.", param="id")
+        self.calls.append(("told", notice))
+
     async def register_policy(self, document: Any) -> Policy:
         self.calls.append(("register", document))
         return policy(document["model_name"])

@@ -135,8 +135,8 @@ def test_the_advisory_comes_when_the_pool_may_outgrow_the_limit_unwatched(
     assert told["vram_backstop"] is auto_evict
     assert bool(told["advisory"]) is advised
     if advised:
-        assert f"up to {effective} " in told["advisory"]
-        assert f"max_loaded_models is {configured}," in told["advisory"]
+        assert f"Up to {effective} " in told["advisory"]
+        assert f"max_loaded_models says {configured}." in told["advisory"]
 
 
 def test_the_list_of_models() -> None:
