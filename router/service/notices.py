@@ -39,8 +39,8 @@ def due(state: State, pool: PoolView) -> tuple[NoticeView, ...]:
             text=(
                 f"Up to {pool.effective_limit} language models may now stay loaded; your limit says "
                 f"{pool.configured_limit}. The policies that are on name {pool.candidate_floor}, and each "
-                "gets room, so that switching between them reloads nothing. Idle models are not unloaded when "
-                "other programs need the memory, unless auto_evict is on."
+                "gets room, so that switching between them reloads nothing. Idle models are not unloaded "
+                "when other programs need the memory, unless auto_evict is on."
             ),
         ),
     )
