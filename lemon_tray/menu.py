@@ -230,6 +230,7 @@ class TrayMenu(QObject):
             action.triggered.connect(self._banner_clicker(len(self.banner_options)))
             self.banner_options.append(action)
         self.banner_commands = [option.command for option in options]
+        self.add_folder.setVisible(not any(c.kind is Kind.ADD_FOLDER for c in self.banner_commands))
         for action, option in zip(self.banner_options, options, strict=False):
             _say(action, option.menu_label or option.label)
             action.setVisible(True)

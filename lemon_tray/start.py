@@ -34,7 +34,6 @@ def start(options: Options) -> int:
         if reason:
             lock.release()
             return _headless(reason, options)
-        # The file alone: a desktop's session log is no place for it, a terminal gets what `run` prints.
         log = logs.set_up(paths.log_dir)
         try:
             return run(paths, lock, options)

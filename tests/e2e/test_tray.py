@@ -1,0 +1,190 @@
+"""The real program in a real tray."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lemon_tray.theme import LIGHT
+from tests.e2e.desktop import App, Desktop, Window, alive, wait_for
+
+SIMULATED = ("--simulate", "24GiB,24GiB")
+KNOB = LIGHT.knob_on.lower()
+
+
+def knob_of_a_switch_that_is_on(desktop: Desktop, panel: Window) -> tuple[int, int] | None:
+    """The first yellow spot from the top at the panel's right edge, where the switches are."""
+    picture = desktop.picture()
+    x = panel.x + 374
+    for y in range(panel.y + 100, panel.y + panel.height):
+        if picture.pixelColor(x, y).name() == KNOB:
+            return x, y + 4
+    return None
+
+
+def open_panel(desktop: Desktop) -> Window:
+    icon = wait_for("the icon", desktop.icon)
+    desktop.click(*icon.middle)
+    return wait_for("the panel", desktop.panel)
+
+
+def autosize(app: App) -> bool:
+    health = app.health()
+    assert health is not None
+    enabled: bool = health["llm_pool_autosize"]["enabled"]
+    return enabled
+
+
+def test_icon_panel_switch_and_quit(desktop: Desktop) -> None:
+    app = desktop.app("--hidden", *SIMULATED).ready()
+    icon = wait_for("the icon", desktop.icon)
+    assert desktop.panel() is None
+
+    panel = open_panel(desktop)
+    assert panel.x + panel.width <= 1280
+    assert panel.y >= icon.y + icon.height
+    desktop.click(icon.x + 2, icon.y + 2)  # so far away that it makes no double click
+    wait_for("the panel to close", lambda: desktop.panel() is None)
+    panel = open_panel(desktop)
+
+    assert autosize(app)
+    spot = wait_for("the switch", lambda: knob_of_a_switch_that_is_on(desktop, panel))
+    desktop.click(*spot)
+    wait_for("the setting to change", lambda: not autosize(app))
+    wait_for("the switch to show it", lambda: knob_of_a_switch_that_is_on(desktop, panel) is None)
+    app.post("/internal/set", {"llm_pool_autosize": True})  # from elsewhere
+    wait_for("the switch to follow", lambda: knob_of_a_switch_that_is_on(desktop, panel))
+
+    desktop.key("Escape")
+    wait_for("the panel to close", lambda: desktop.panel() is None)
+    children = app.children()
+    desktop.click(*icon.middle, button=3)
+    wait_for("the menu", desktop.menu)
+    desktop.key("Up", "Return")  # the last row: Quit
+    assert app.ended() == 0
+    assert app.complaints() == []
+    assert not [pid for pid in children if alive(pid)]
+    assert desktop.icon() is None
+    assert app.health() is None
+
+
+@pytest.mark.fault("F25")
+def test_a_second_start_raises_the_first_and_ends_well(desktop: Desktop) -> None:
+    app = desktop.app("--hidden", *SIMULATED).ready()
+    wait_for("the icon", desktop.icon)
+    assert desktop.panel() is None
+    second = desktop.app("--hidden")
+    assert second.ended() == 0
+    wait_for("the panel", desktop.panel)
+    assert second.complaints() == []
+    assert second.health() is None
+    assert app.health() is not None
+    assert len([w for w in desktop.windows() if w.name == "Lemon Tray" and 8 < w.width < 64]) == 1
+
+
+@pytest.mark.fault("F25")
+def test_after_a_kill_it_starts_again(desktop: Desktop) -> None:
+    first = desktop.app("--hidden", *SIMULATED).ready()
+    first.process.send_signal(signal.SIGKILL)
+    first.ended()
+    again = desktop.app(*SIMULATED).ready()
+    wait_for("the panel", desktop.panel)
+    assert again.health() is not None
+
+
+@pytest.mark.fault("F24")
+def test_no_tray_then_one_then_none_then_one(bare_desktop: Desktop) -> None:
+    desktop = bare_desktop
+    app = desktop.app(*SIMULATED).ready()
+    wait_for("the panel as a window", desktop.panel)
+    assert desktop.icon() is None
+    desktop.start_tray()
+    wait_for("the icon", desktop.icon)
+    desktop.stop_tray()
+    wait_for("the icon to go", lambda: desktop.icon() is None)
+    assert app.process.poll() is None
+    desktop.start_tray()
+    wait_for("the icon", desktop.icon)
+    app.process.send_signal(signal.SIGTERM)
+    assert app.ended() == 0
+
+
+@pytest.mark.fault("F06")
+@pytest.mark.fault("F08")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_it_in_order(number: signal.Signals, desktop: Desktop) -> None:
+    app = desktop.app(*SIMULATED).ready()
+    wait_for("the panel", desktop.panel)
+    app.process.send_signal(number)
+    assert app.ended(10) == 0
+    assert app.complaints() == []
+
+
+@pytest.mark.fault("F08")
+def test_the_screen_goes_away(desktop: Desktop) -> None:
+    app = desktop.app(*SIMULATED).ready()
+    wait_for("the panel", desktop.panel)
+    children = app.children()
+    assert desktop.x_server is not None
+    desktop.x_server.kill()
+    app.ended(10)
+    assert app.health() is None
+    wait_for("its children to end", lambda: not [pid for pid in children if alive(pid)], 5)
+
+
+@pytest.mark.fault("F39")
+@pytest.mark.parametrize("display", [None, ":4099"])
+def test_without_a_screen_it_says_so_and_serves(display: str | None, desktop: Desktop) -> None:
+    del desktop.environ["DISPLAY"]
+    if display is not None:
+        desktop.environ["DISPLAY"] = display
+    app = desktop.app(*SIMULATED).ready()
+    assert app.complaints()[0].endswith("serving without a tray.")
+    app.process.send_signal(signal.SIGTERM)
+    assert app.ended(15) == 0
+
+
+@pytest.mark.fault("F25")
+def test_a_taken_port_is_told_in_the_panel(desktop: Desktop, tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        port = int(holder.stdout.readline().split(" port ")[1].split()[0])
+        app = desktop.app("--hidden", port=port)
+        panel = wait_for("the panel, unasked", desktop.panel)
+        spot = (panel.x + 20, panel.y + 70)
+        wait_for("the error's ground", lambda: desktop.pixel(*spot) == LIGHT.error.ground.lower())
+        app.process.send_signal(signal.SIGTERM)
+        assert app.ended(10) == 0
+    finally:
+        holder.kill()
+        holder.wait()
+        if holder.stdout is not None:
+            holder.stdout.close()
+
+
+@pytest.mark.engine
+@pytest.mark.fault("F08")
+def test_a_real_model_is_shown_and_its_worker_ends_with_the_app(desktop: Desktop, models_dir: Path) -> None:
+    app = desktop.app("--models-dir", str(models_dir)).ready()
+    panel = wait_for("the panel", desktop.panel)
+    wait_for("the model", lambda: app.get("/v1/models")["data"])
+    name = app.get("/v1/models")["data"][0]["id"]
+    before = panel.height
+    app.post("/v1/load", {"model_name": name})
+    wait_for("its row", lambda: (p := desktop.panel()) is not None and p.height > before)
+    workers = app.children()
+    assert workers
+    app.process.send_signal(signal.SIGTERM)
+    assert app.ended(10) == 0
+    wait_for("the worker to end", lambda: not [pid for pid in workers if alive(pid)], 5)
+    assert app.complaints() == []
