@@ -193,7 +193,8 @@ class Snapshot(Struct, frozen=True):
     """Everything, at one moment. A higher `generation` is a later picture of the same run.
 
     `scanned` tells whether the models have been looked for once; `problems` are faults of settings, policy
-    and model files, one sentence each.
+    and model files, one sentence each; `loop_lag_s` is the worst lag of the event loop in the last minute;
+    `event_counts` has (code, reason, how many) of all feed entries since the start.
     """
 
     generation: int
@@ -217,3 +218,5 @@ class Snapshot(Struct, frozen=True):
     simulated: bool = False
     scanned: bool = False
     problems: tuple[str, ...] = ()
+    loop_lag_s: float = 0.0
+    event_counts: tuple[tuple[str, str, int], ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from router.snapshot import FeedEntry, Severity
@@ -16,6 +16,7 @@ class Feed:
         self._entries: deque[FeedEntry] = deque(maxlen=keep)
         self._wall = wall
         self._last_id = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(
         self,
@@ -29,6 +30,7 @@ class Feed:
     ) -> FeedEntry:
         """Append an entry, stamped with the wall clock."""
         self._last_id += 1
+        self._counts[code, reason or ""] += 1
         entry = FeedEntry(
             id=self._last_id,
             time=self._wall(),
@@ -41,6 +43,10 @@ class Feed:
         )
         self._entries.append(entry)
         return entry
+
+    def counts(self) -> tuple[tuple[str, str, int], ...]:
+        """Code, reason ("" without one) and number of all entries ever added."""
+        return tuple((code, reason, count) for (code, reason), count in sorted(self._counts.items()))
 
     def latest(self, count: int) -> tuple[FeedEntry, ...]:
         """The newest `count` entries, oldest first."""

@@ -34,6 +34,7 @@ from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.service import notices
 from router.service.downloads import Downloads
+from router.service.lag import LagProbe
 from router.service.options import load_options
 from router.service.placing import make_spec
 from router.service.sampling import keep_reading
@@ -94,6 +95,7 @@ class Router:
         self._catalog = Catalog(on_change=lambda _models: self._catalog_changed())
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
         self._downloads = Downloads(self._publish)
+        self._lag = LagProbe()
         self._endpoint = Endpoint(self)
         self._engine: EmbeddedEngine | None = None
         self._devices: DeviceProvider | None = None
@@ -150,6 +152,7 @@ class Router:
         settings = self._store.settings
         await self._endpoint.start(settings.host, settings.port)
         for watch, name in (
+            (self._lag.run(), "lag probe"),
             (self._store.watch(), "settings watch"),
             (self._policies.watch(), "policies watch"),
             (self._catalog.watch(), "models watch"),
@@ -351,6 +354,8 @@ class Router:
             paused=table.paused,
             degraded=reconciler.degraded,
             scanned=self._catalog.scanned,
+            loop_lag_s=self._lag.worst_s,
+            event_counts=reconciler.feed.counts(),
             problems=(*self._store.problems, *self._policies.problems, *self._catalog.problems),
         )
         self._snapshot = snapshot = structs.replace(snapshot, status=status_of(snapshot))

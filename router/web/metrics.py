@@ -77,6 +77,15 @@ def _state(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge(
         "lemonade_queue_bytes", "Bytes of the bodies of waiting requests.", snapshot.queue.waiting_bytes
     )
+    events = CounterMetricFamily(
+        "lemonade_events", "Decisions and events, as in the feed.", labels=["code", "reason"]
+    )
+    for code, reason, count in snapshot.event_counts:
+        events.add_metric([code, reason], count)
+    yield events
+    yield _gauge(
+        "lemonade_loop_lag_seconds", "Worst lag of the event loop in the last minute.", snapshot.loop_lag_s
+    )
     yield _gauge("lemonade_snapshot_generation", "Generation of the newest snapshot.", snapshot.generation)
     yield _gauge("lemonade_uptime_seconds", "Seconds since the router started.", snapshot.uptime_s)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router.errors import RouterError
-from router.snapshot import DownloadView, ModelView
+from router.snapshot import DownloadView, ModelView, NoticeView
 from router.web.options import WebOptions
 from tests.router.web.fakes import CHAT, SAFETY_S, chat, events_of, reply, site, snapshot
 
@@ -224,3 +224,21 @@ async def test_health_does_not_wait_for_anything() -> None:
         await client.send("POST", CHAT, chat())
         await s.api.waiting.wait()
         assert (await s.ask("GET", "/v1/health")).json()["status"] == "ok"
+
+
+async def test_notices_are_listed_and_told_once() -> None:
+    async with site(reply) as s:
+        s.api.publish(snapshot(notices=(NoticeView("n", "Title", "Text"),)))
+        listed = await s.ask("GET", "/v1/notices")
+        assert listed.json() == {"notices": [{"id": "n", "title": "Title", "text": "Text"}]}
+        assert (await s.post("/v1/notices", {"id": "n"})).status == 200
+        assert ("told", "n") in s.api.calls
+        assert (await s.post("/v1/notices", {"id": "other"})).status == 404
+        assert (await s.post("/v1/notices", {"told": True})).status == 400
+
+
+async def test_loading_can_be_paused() -> None:
+    async with site(reply) as s:
+        assert (await s.post("/internal/pause", {"paused": True})).status == 200
+        assert ("pause", True) in s.api.calls
+        assert (await s.post("/internal/pause", {"paused": "yes"})).status == 400

@@ -72,3 +72,12 @@ async def test_two_endpoints_do_not_share_counters() -> None:
         samples, _ = await _scrape(two)
         assert not [name for name, labels in samples if ("model", "alpha") in labels]
         assert msgspec.json.encode(sorted(samples.values()))
+
+
+async def test_events_are_counted_by_code_and_reason() -> None:
+    async with site(reply) as s:
+        s.api.publish(snapshot(event_counts=(("evict", "make_room", 3), ("ready", "", 2)), loop_lag_s=0.02))
+        samples, _ = await _scrape(s)
+        assert samples["lemonade_events_total", (("code", "evict"), ("reason", "make_room"))] == 3
+        assert samples["lemonade_events_total", (("code", "ready"), ("reason", ""))] == 2
+        assert samples["lemonade_loop_lag_seconds", ()] == 0.02
