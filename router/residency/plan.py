@@ -52,8 +52,9 @@ def plan(desired: Desired, world: World, now: float) -> Plan:
 class _Resident:
     """A resident as this plan leaves it."""
 
-    def __init__(self, row: ResidentRow) -> None:
+    def __init__(self, row: ResidentRow, pinned: bool) -> None:
         self.row = row
+        self.pinned = pinned
         self.state = row.state
         self.standard = row.standard
         self.leases = row.leases
@@ -86,7 +87,11 @@ class _Planner:
         self.settings = desired.settings
         self.world = world
         self.now = now
-        self.residents = [_Resident(row) for row in world.residents]
+        self.residents: list[_Resident] = []
+        self.by_name: dict[str, list[_Resident]] = defaultdict(list)
+        self.by_type: dict[str, list[_Resident]] = defaultdict(list)
+        for row in world.residents:
+            self._add(row)
         self.waiting: dict[int, WaiterRow] = {w.id: w for w in world.waiters}
         self.by_model: dict[str, list[WaiterRow]] = defaultdict(list)
         for waiter in world.waiters:
@@ -105,7 +110,7 @@ class _Planner:
             self._refuse_hopeless()
             self._serve_boarded()
             self._send_away()
-            for model_type in {r.row.type for r in self.residents}:
+            for model_type in list(self.by_type):
                 self._shrink(model_type)
             self._serve_queue()
             self._unload_idle()
@@ -176,7 +181,7 @@ class _Planner:
                 if resident.row.model not in self.desired.models:
                     self._let_go(resident, Why.DELETED)
             elif resident.state is READY and not resident.standard and not self._is_helper(resident):
-                if self._is_pinned(resident):
+                if resident.pinned:
                     resident.standard = True
                     self.actions.append(BeginStandard(resident.row.id))
                 elif not self._waiters(resident):
@@ -186,13 +191,13 @@ class _Planner:
         limit = self.desired.limit(model_type)
         if limit == UNLIMITED:
             return
-        members = [r for r in self.residents if r.in_pool and r.row.type == model_type]
+        members = [r for r in self.by_type[model_type] if r.in_pool]
         surplus = len(members) - limit - sum(r.drain is not None for r in members)
         if surplus <= 0:
             return
         staying = [r for r in members if r.drain is None]
         unwanted = sorted((r for r in staying if self._is_unwanted_load(r)), key=lambda r: -r.row.id)
-        free = [r for r in staying if r.state is READY and not self._is_pinned(r)]
+        free = [r for r in staying if r.state is READY and not r.pinned]
         idle = sorted(
             (r for r in free if not r.standard_leases),
             key=lambda r: (
@@ -215,6 +220,7 @@ class _Planner:
                 continue
             resident = self._resident_of(waiter.model)
             if resident is None:
+                # What the first who asks for a model finds holds for all who ask for it.
                 if waiter.model not in self.claimed:
                     self._admit(waiter)
             elif resident.state is READY:
@@ -276,7 +282,7 @@ class _Planner:
             return
         options = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
         self.actions.append(Load(model.name, options, standard))
-        self.residents.append(_Resident(_loading_row(model.name, model.type, options, standard, self.now)))
+        self._add(_loading_row(model.name, model.type, options, standard, self.now))
         self.blocked[model.name] = Wait(f"{model.name} is loading")
 
     def _take_slot(self, model: str, model_type: str) -> bool:
@@ -286,7 +292,7 @@ class _Planner:
             return True
         if self._refuse_if_pinned(model, model_type):
             return False
-        leaving = sum(r.is_leaving for r in self.residents if r.row.type == model_type)
+        leaving = sum(r.is_leaving for r in self.by_type[model_type])
         if limit - (self._occupied(model_type) - leaving) - self.claims[model_type] >= 1:
             self._claim(model, model_type, "waits for a slot that is being freed")
             return False
@@ -309,11 +315,7 @@ class _Planner:
 
     def _refuse_if_pinned(self, model: str, model_type: str) -> bool:
         limit = self.desired.limit(model_type)
-        pins = sorted(
-            r.row.model
-            for r in self.residents
-            if r.in_pool and r.row.type == model_type and self._is_pinned(r)
-        )
+        pins = sorted(r.row.model for r in self.by_type[model_type] if r.pinned and r.in_pool)
         if limit == UNLIMITED or len(pins) < limit:
             return False
         for waiter in self._group(model):
@@ -326,12 +328,8 @@ class _Planner:
         idle before busy. A victim that drains already stays the victim."""
         members = [
             r
-            for r in self.residents
-            if r.in_pool
-            and r.row.type == model_type
-            and r.drain is None
-            and not r.wanted_ahead
-            and not self._is_pinned(r)
+            for r in self.by_type[model_type]
+            if r.in_pool and r.drain is None and not r.wanted_ahead and not r.pinned
         ]
         unwanted = [r for r in members if self._is_unwanted_load(r)]
         if unwanted:
@@ -392,7 +390,7 @@ class _Planner:
                 resident.state is READY
                 and resident.drain is None
                 and not resident.leases
-                and not self._is_pinned(resident)
+                and not resident.pinned
                 and self._is_unwanted(resident)
             ):
                 yield resident
@@ -405,9 +403,7 @@ class _Planner:
         One that cannot be stopped is in nobody's way.
         """
         leaving = None
-        for resident in self.residents:
-            if resident.row.model != model:
-                continue
+        for resident in self.by_name.get(model, ()):
             if resident.state is not EVICTING:
                 return resident
             if not resident.row.stuck:
@@ -425,10 +421,7 @@ class _Planner:
 
     def _is_unwanted_load(self, resident: _Resident) -> bool:
         """A load that may be cancelled: nobody waits for it, and no pin keeps it."""
-        return resident.state is LOADING and self._is_unwanted(resident) and not self._is_pinned(resident)
-
-    def _is_pinned(self, resident: _Resident) -> bool:
-        return resident.row.model in self.world.pinned
+        return resident.state is LOADING and self._is_unwanted(resident) and not resident.pinned
 
     def _is_helper(self, resident: _Resident) -> bool:
         """Has helper membership: an active policy names it, or a decision uses it or waits for it."""
@@ -439,9 +432,15 @@ class _Planner:
         )
 
     def _occupied(self, model_type: str) -> int:
-        return sum(r.holds_slot for r in self.residents if r.row.type == model_type)
+        return sum(r.holds_slot for r in self.by_type[model_type])
 
     # Small deeds
+
+    def _add(self, row: ResidentRow) -> None:
+        resident = _Resident(row, row.model in self.world.pinned)
+        self.residents.append(resident)
+        self.by_name[row.model].append(resident)
+        self.by_type[row.type].append(resident)
 
     def _claim(self, model: str, model_type: str | None, why: str, *, brief: bool = True) -> None:
         """Keep a slot for a model against all that come after it in the queue."""

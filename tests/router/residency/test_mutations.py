@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from router.residency.plan import EVICTING, READY, _Planner, _Resident
 from router.residency.table import Lease, Resident, Waiter
-from router.residency.world import Evict, Plan, Why
+from router.residency.world import Evict, Plan, ResidentRow, Why
 from tests.router.residency.machine import ResidencyMachine, Violation, WatchedReconciler
 
 RUNS = settings(
@@ -57,8 +57,9 @@ class BusyIsEvictable(_Planner):
 
 
 class PinsAreIgnored(_Planner):
-    def _is_pinned(self, resident: _Resident) -> bool:
-        return False
+    def _add(self, row: ResidentRow) -> None:
+        super()._add(row)
+        self.residents[-1].pinned = False
 
 
 class DrainIsStored(_Planner):
