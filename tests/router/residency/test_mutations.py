@@ -73,8 +73,8 @@ class DrainIsStored(_Planner):
 
 
 class ClaimIsForgotten(_Planner):
-    def _claim(self, model: str, model_type: str | None, why: str) -> None:
-        super()._claim(model, None, why)
+    def _claim(self, model: str, model_type: str | None, why: str, *, brief: bool = True) -> None:
+        super()._claim(model, None, why, brief=brief)
 
 
 class QueueIsALottery(_Planner):
