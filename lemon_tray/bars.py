@@ -267,7 +267,7 @@ class MemoryBar(QWidget):
             case SegmentKind.MODEL:
                 fill_model(painter, look, shape, segment.number, arrived)
             case SegmentKind.MORE:
-                painter.fillPath(shape, look.colour("ink2"))
+                painter.fillPath(shape, look.colour("ink"))
             case _:
                 painter.fillPath(shape, look.colour("others"))
         painter.restore()
@@ -376,7 +376,7 @@ def paint_swatch(painter: QPainter, look: Look, area: QRectF, segment: Segment) 
             painter.setBrush(look.colour("track"))
             painter.drawPath(rounded(area.adjusted(0.5, 0.5, -0.5, -0.5), look.px(2)))
         case SegmentKind.MORE:
-            painter.fillPath(shape, look.colour("ink2"))
+            painter.fillPath(shape, look.colour("ink"))
         case SegmentKind.OTHERS:
             painter.fillPath(shape, look.colour("others"))
 

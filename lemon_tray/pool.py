@@ -133,7 +133,8 @@ class PoolLine(QWidget):
         plain, bold = look.metrics(Role.SMALL), look.metrics(Role.SMALL_BOLD)
         baseline = (px(16) - plain.height()) / 2 + plain.ascent()
         x = 0.0
-        pieces = ((pool.loaded, ""), (pool.room, ""), (pool.limit, "limit"), (pool.floor, "floor"))
+        limit_sign = "limit" if pool.limit_at is not None else ""
+        pieces = ((pool.loaded, ""), (pool.room, ""), (pool.limit, limit_sign), (pool.floor, "floor"))
         for index, (text, sign) in enumerate(pieces):
             if index:
                 if painter:

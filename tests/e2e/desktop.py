@@ -239,7 +239,8 @@ class App:
     def complaints(self) -> list[str]:
         """What it wrote to stderr, but for the log's lines of normal life and of a busy machine."""
         lines = self.errors.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [line for line in lines if " INFO " not in line and "Executing <" not in line]
+        usual = (" INFO ", "Executing <", "The event loop was blocked")
+        return [line for line in lines if not any(words in line for words in usual)]
 
 
 def alive(pid: int) -> bool:

@@ -174,7 +174,10 @@ def test_a_taken_port_is_told_in_the_panel(desktop: Desktop, tmp_path: Path) -> 
 
 @pytest.mark.engine
 @pytest.mark.fault("F08")
-def test_a_real_model_is_shown_and_its_worker_ends_with_the_app(desktop: Desktop, models_dir: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_real_model_is_shown_and_its_worker_ends_with_the_app(
+    number: signal.Signals, desktop: Desktop, models_dir: Path
+) -> None:
     app = desktop.app("--models-dir", str(models_dir)).ready()
     panel = wait_for("the panel", desktop.panel)
     wait_for("the model", lambda: app.get("/v1/models")["data"])
@@ -184,7 +187,7 @@ def test_a_real_model_is_shown_and_its_worker_ends_with_the_app(desktop: Desktop
     wait_for("its row", lambda: (p := desktop.panel()) is not None and p.height > before)
     workers = app.children()
     assert workers
-    app.process.send_signal(signal.SIGTERM)
-    assert app.ended(10) == 0
+    app.process.send_signal(number)
+    assert app.ended(10) == (0 if number is signal.SIGTERM else -number)
     wait_for("the worker to end", lambda: not [pid for pid in workers if alive(pid)], 5)
     assert app.complaints() == []
