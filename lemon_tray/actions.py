@@ -58,6 +58,8 @@ class Actions(QObject):
                 self._start(self._get_demo())
             case Kind.CANCEL_DOWNLOAD:
                 self._start(self._cancel_download(command.target))
+            case Kind.TELL_NOTICE:
+                self._start(self._tell_notice(command.target))
             case _:
                 return False
         return True
@@ -140,6 +142,12 @@ class Actions(QObject):
             if not self._door.snapshot.downloads:
                 title = translate("Actions", "The demo model did not arrive")
                 self.failed.emit(fault_banner("demo", title, said(error)))
+
+    async def _tell_notice(self, notice: str) -> None:
+        try:
+            await self._door.tell_notice(notice)
+        except RouterError as error:
+            log.warning("That a notice was seen could not be recorded: %s", error.message)
 
     async def _cancel_download(self, name: str) -> None:
         try:

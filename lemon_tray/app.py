@@ -29,6 +29,7 @@ from lemon_tray.display import is_composited
 from lemon_tray.door import Door
 from lemon_tray.icons import mark_icon
 from lemon_tray.menu import TrayMenu
+from lemon_tray.notices import Notices
 from lemon_tray.notify import Notifier
 from lemon_tray.options import Options
 from lemon_tray.panel import Panel
@@ -190,6 +191,10 @@ class Shell(QObject):
             rounded=_has_compositor(),
         )
         self.panel.asked.connect(self.do)
+        self.notices = Notices(self._is_banner_shown, self)
+        self.notices.told.connect(lambda id: self.actions.run(Command(Kind.TELL_NOTICE, id)))
+        self.panel.banner.painted.connect(self.notices.painted)
+        self.panel.opened.connect(self._panel_opened)
         self.tray = Tray(self.menu, self)
         self.tray.clicked.connect(lambda: self.panel.toggle(self.tray.anchor(), at_cursor=True))
         self.tray.found.connect(self._tray_found)
@@ -302,6 +307,7 @@ class Shell(QObject):
     def _arrived(self, snapshot: Snapshot) -> None:
         self._numbers = model_numbers(self._numbers, snapshot)
         self.actions.edits.seen(snapshot.generation)
+        self.notices.take(snapshot)
         self._show()
         message = self._notifier.consider(snapshot.feed, panel_visible=self.panel.isVisible())
         if message is not None:
@@ -314,6 +320,7 @@ class Shell(QObject):
             self._router.snapshot,
             numbers=self._numbers,
             dismissed=frozenset(self._dismissed),
+            notices=self.notices.shown(),
             fault=self._fault,
             banner_index=self._banner_index,
             phase=self._phase,
@@ -329,6 +336,15 @@ class Shell(QObject):
         self._banner_index = 0
         self._dismissed.discard(fault.id)
         self._show()
+
+    def _is_banner_shown(self, banner: str) -> bool:
+        shown = self.view.banner if self.view is not None else None
+        return shown is not None and shown.id == banner and self.panel.isVisible()
+
+    def _panel_opened(self, is_open: bool) -> None:
+        if not is_open:
+            self.notices.closed()
+            self._show()
 
     def _restyle(self) -> None:
         self.look.follow_system()
@@ -366,6 +382,9 @@ class Shell(QObject):
 
     def do(self, command: Command) -> None:
         """Carry out what a button or a menu entry asks for."""
+        banner = self.view.banner if self.view is not None else None
+        if banner is not None and command in (option.command for option in banner.options):
+            self.notices.used(banner.id)
         if self._closing or self.actions.run(command):
             return
         match command.kind:

@@ -48,6 +48,13 @@ class Door(Protocol):
     def pause(self, paused: bool) -> None:
         """Load nothing that is not asked for explicitly, or go on."""
 
+    async def tell_notice(self, notice: str) -> None:
+        """Record that the user has seen a notice.
+
+        Raises:
+            RouterError: there is no such notice.
+        """
+
     async def pull_demo(self) -> Awaitable[None]:
         """Start fetching the demo model. Await the result for its end."""
 

@@ -129,6 +129,7 @@ def present(
     *,
     numbers: Mapping[str, int],
     dismissed: frozenset[str] = frozenset(),
+    notices: tuple[NoticeView, ...] | None = None,
     fault: Banner | None = None,
     banner_index: int = 0,
     phase: str = "",
@@ -139,14 +140,19 @@ def present(
     Args:
         snapshot: the router's newest picture.
         numbers: from `model_numbers`.
-        dismissed: ids of notices and faults that the user has put away.
+        dismissed: ids of faults and warnings that the user has put away.
+        notices: those to show, if not just those that are due: what was told stays while the panel is open.
         fault: a failure of the app itself or of something the user asked for.
         banner_index: which of the banners that are due to show, worst first; wraps around.
         phase: a word for the head while the app starts or quits.
         clock: writes a Unix time as people read it.
     """
     labels = {d.id: plain(d.label or d.name, 24) for d in snapshot.devices}
-    banners = [b for b in _banners(snapshot, fault) if b.id not in dismissed]
+    banners = [
+        b
+        for b in _banners(snapshot, fault, snapshot.notices if notices is None else notices)
+        if b.id not in dismissed
+    ]
     shown = _with_more(banners, banner_index)
     bars = _bars(snapshot, numbers)
     head = _head(snapshot, banners, phase)
@@ -247,7 +253,7 @@ def _title(
 _ORDER: Final = tuple(BannerKind)
 
 
-def _banners(snapshot: Snapshot, fault: Banner | None) -> list[Banner]:
+def _banners(snapshot: Snapshot, fault: Banner | None, notices: tuple[NoticeView, ...]) -> list[Banner]:
     found: list[Banner] = []
     if fault is not None:
         found.append(fault)
@@ -257,7 +263,7 @@ def _banners(snapshot: Snapshot, fault: Banner | None) -> list[Banner]:
         found.append(
             _plain_banner("degraded", BannerKind.ERROR, translate("Banner", "Lemon Tray is limited"), text)
         )
-    found.extend(_notice(n, snapshot.pool) for n in snapshot.notices)
+    found.extend(_notice(n, snapshot.pool) for n in notices)
     if snapshot.pool.at_risk:
         found.append(_exceeds(snapshot.pool))
     if snapshot.problems:

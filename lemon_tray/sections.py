@@ -221,6 +221,7 @@ class BannerSection(Section):
     """At most one banner: a fact, its numbers, and the buttons that act on it."""
 
     has_line = False
+    painted = Signal(str)
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(look, parent)
@@ -323,6 +324,7 @@ class BannerSection(Section):
         painter.drawRoundedRect(box, px(8), px(8))
         centre = QPointF(self.inset + px(12) + px(8), px(22))
         draw_glyph(painter, BANNER_GLYPHS[self.banner.kind], centre, px(16), look.colour(ink))
+        self.painted.emit(self.banner.id)
 
 
 class DevicesSection(Section):

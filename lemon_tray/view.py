@@ -24,6 +24,7 @@ class Kind(StrEnum):
     PAUSE = "pause"
     GET_DEMO = "get_demo"
     CANCEL_DOWNLOAD = "cancel_download"
+    TELL_NOTICE = "tell_notice"
 
     ADD_FOLDER = "add_folder"
     DISMISS = "dismiss"

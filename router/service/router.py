@@ -490,9 +490,9 @@ class Router:
         """Record that the user has seen a notice: it is not shown again.
 
         Raises:
-            NotFound: that notice is not due.
+            NotFound: there is no such notice.
         """
-        if notice not in {n.id for n in self._snapshot.notices}:
+        if notice not in self._state.state.owed:
             raise NotFound(f"There is no notice {notice} to be told.", param="id")
         try:
             await self._state.tell(notice)

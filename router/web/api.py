@@ -97,7 +97,7 @@ class RouterApi(Protocol):
         """Record that the user has seen a notice.
 
         Raises:
-            NotFound: that notice is not due.
+            NotFound: there is no such notice.
         """
 
     async def register_policy(self, document: Any) -> Policy:

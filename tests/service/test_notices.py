@@ -121,8 +121,9 @@ async def test_the_notice_comes_when_the_risk_does_and_stays_until_it_was_seen(u
             if seen:
                 await router.tell_notice(POOL_NOTICE)
                 assert router.snapshot.notices == ()
+                await router.tell_notice(POOL_NOTICE)
                 with pytest.raises(NotFound):
-                    await router.tell_notice(POOL_NOTICE)
+                    await router.tell_notice("another")
         finally:
             await router.stop()
     router = router_of(upgraded)

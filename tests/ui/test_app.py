@@ -352,8 +352,8 @@ class Router(FakeRouter):
         if how == "menu":
             loop.call_later(0.1, lambda: shells[0].menu.quit.trigger())
         elif how == "twice":
-            for delay in (0.1, 0.11):
-                loop.call_later(delay, lambda: shells[0].menu.quit.trigger())
+            # The second click comes while the first is being obeyed: in the router's stop.
+            loop.call_later(0.1, lambda: shells[0].menu.quit.trigger())
         elif how == "session":
             loop.call_later(0.1, lambda: shells[0]._session_ends(None))
         elif how == "slot":
@@ -376,6 +376,8 @@ class Router(FakeRouter):
             print("background ended", flush=True)
     async def stop(self):
         self.background.cancel()
+        if how == "twice":
+            shells[0].menu.quit.trigger()
         if how == "wedged":
             await asyncio.Event().wait()
         await asyncio.wait([self.background])
@@ -448,3 +450,78 @@ def test_a_loop_that_qt_ends_by_itself_is_cleaned_up_too(tmp_path: Path) -> None
     assert said == ["background ended", "router stopped", "returned 1"]
     assert "The desktop ended the app" in errors
     assert "pending" not in errors
+
+
+async def _with_notice(stage: Stage) -> FakeRouter:
+    stage.shell.start()
+    router = stage.router
+    await until(lambda: bool(router.snapshot.endpoint))
+    router.publish(**{name: getattr(canned.notice(), name) for name in ("pool", "notices", "models")})
+    await until(lambda: _kind_shown(stage) is BannerKind.NOTICE)
+    return router
+
+
+def _kind_shown(stage: Stage) -> BannerKind | None:
+    view = stage.shell.view
+    return view.banner.kind if view is not None and view.banner is not None else None
+
+
+def _told(router: FakeRouter) -> list[str]:
+    return [asked[1] for asked in router.asked if asked[0] == "told"]
+
+
+@pytest.mark.fault("F31")
+def test_a_notice_is_told_once_it_stood_in_the_open_panel(
+    qloop: Run, qapp: QApplication, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        stage = Stage(qapp, tmp_path, "--hidden")
+        shell = stage.shell
+        try:
+            router = await _with_notice(stage)
+            assert shell.view is not None
+            banner = shell.view.banner
+            assert banner is not None
+            # Not in a hidden panel, and not in one that closes before anyone could read it.
+            shell.notices.painted(banner.id)
+            shell.panel.open()
+            shell.panel.grab()
+            shell.panel.hide()
+            assert not shell.notices._timer.isActive()
+            assert _told(router) == []
+            shell.panel.open()
+            shell.panel.grab()
+            await until(lambda: _told(router) == ["pool-autosize"])
+            # It stays while the panel is open, and is gone when that opens again.
+            assert _kind_shown(stage) is BannerKind.NOTICE
+            shell.panel.hide()
+            shell.panel.open()
+            assert _kind_shown(stage) is not BannerKind.NOTICE
+            assert _told(router) == ["pool-autosize"]
+        finally:
+            await stage.close()
+
+    qloop(story())
+
+
+@pytest.mark.parametrize("button", [0, 1, 2])
+def test_a_notices_button_tells_it_and_does_what_it_says(
+    qloop: Run, qapp: QApplication, tmp_path: Path, button: int
+) -> None:
+    async def story() -> None:
+        stage = Stage(qapp, tmp_path, "--hidden")
+        shell = stage.shell
+        try:
+            router = await _with_notice(stage)
+            assert shell.view is not None
+            assert shell.view.banner is not None
+            option = shell.view.banner.options[button]
+            shell.do(option.command)
+            await until(lambda: _told(router) == ["pool-autosize"])
+            if option.command.kind is Kind.SET:
+                await until(lambda: ("set", {option.command.target: option.command.value}) in router.asked)
+            await until(lambda: _kind_shown(stage) is not BannerKind.NOTICE)
+        finally:
+            await stage.close()
+
+    qloop(story())
