@@ -619,7 +619,7 @@ def command_lock(setup: Setup, arguments: list[str]) -> int:
                         "--no-emit-index-url",
                         "--no-emit-find-links",
                     ),
-                    *("--group", "build", *(("--group", "dev") if group == "dev" else ())),
+                    *("--group", "build", *(("--extra", "dev") if group == "dev" else ())),
                     *(("--default-index", index) if index else ()),
                     # What both files name must be the same release in both.
                     *(("--constraints", setup.LOCKS["run"]) if group == "dev" else ()),

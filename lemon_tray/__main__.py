@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == [WORKER]:
         # A packaged app has no Python to start workers with but itself.
         worker = importlib.import_module("router.engines.worker")
-        return int(worker.main(arguments[1:]) or 0)
+        return int(worker.main() or 0)
     if arguments and arguments[0] in CLI_COMMANDS:
         from router.cli.main import main as command_line
 

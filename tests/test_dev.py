@@ -35,8 +35,9 @@ def locked(name: str) -> dict[str, Version]:
 def declared(*groups: str) -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lines = list(project["project"]["dependencies"])
+    named = project["dependency-groups"] | project["project"]["optional-dependencies"]
     for group in groups:
-        lines += project["dependency-groups"][group]
+        lines += named[group]
     return [Requirement(line) for line in lines]
 
 

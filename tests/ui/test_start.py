@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -47,14 +48,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == f"Lemon Tray {__version__}"
 
 
-def test_the_packaged_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Worker:
-        @staticmethod
-        def main(arguments: list[str]) -> int:
-            return len(arguments)
-
-    monkeypatch.setitem(sys.modules, "router.engines.worker", Worker)
-    assert program.main(["--engine-worker", "a", "b"]) == 2
+def test_the_packaged_worker_is_the_worker() -> None:
+    """An incomplete request ends both ways into the worker alike: in the worker, having read it."""
+    request = json.dumps({"parent": os.getpid(), "path": "/no/such/file.gguf"}).encode() + b"\n"
+    worker = Path(__file__).parents[2] / "router" / "engines" / "worker.py"
+    ends = [
+        subprocess.run([sys.executable, *how], input=request, capture_output=True, check=False, timeout=60)
+        for how in ((str(worker),), ("-m", "lemon_tray", "--engine-worker"))
+    ]
+    assert ends[0].returncode == ends[1].returncode == 1
+    assert [end.stderr.splitlines()[-1] for end in ends] == [b"KeyError: 'model'"] * 2
 
 
 def test_arguments() -> None:
