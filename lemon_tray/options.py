@@ -54,7 +54,7 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument(
         "--simulate",
         metavar="SIZES",
-        help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; nothing is really loaded",
+        help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; models run on the processor",
     )
     parser.add_argument("--version", action="version", version=f"Lemon Tray {__version__}")
     given = parser.parse_args(argv)
@@ -64,6 +64,8 @@ def parse(argv: Sequence[str]) -> Options:
             serve += [f"--{name}={getattr(given, name)}"]
     for folder in given.models_dirs:
         serve += [f"--models-dir={folder}"]
+    if given.demo:
+        serve.append("--demo")
     # The command line's own parser checks the values, so that both accept the same.
     checked = cli_parser().parse_args(["serve", *serve])
     overrides = {key: getattr(checked, key) for key in ("host", "port")}

@@ -90,8 +90,9 @@ def parser() -> argparse.ArgumentParser:
         "--simulate",
         metavar="SIZES",
         type=_sizes,
-        help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; nothing is really loaded",
+        help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; models run on the processor",
     )
+    serve.add_argument("--demo", action="store_true", help="fetch a small demo model first, if there is none")
     serve.add_argument("--log-json", action="store_true", help="write the log as one JSON object a line")
     serve.set_defaults(command=_serve)
 
@@ -209,6 +210,7 @@ def _serve(context: _Context, arguments: argparse.Namespace) -> int:
         overrides={key: value for key, value in given.items() if value is not None},
         models_dirs=tuple(arguments.models_dirs),
         simulate=arguments.simulate,
+        demo=arguments.demo,
     )
 
 

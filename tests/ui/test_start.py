@@ -70,7 +70,7 @@ def test_arguments() -> None:
         simulate=(24 << 30, 8 << 30),
         demo=True,
         hidden=True,
-        serve=("--port=0", "--simulate=24GiB,8GiB", "--models-dir=/m"),
+        serve=("--port=0", "--simulate=24GiB,8GiB", "--models-dir=/m", "--demo"),
     )
 
 

@@ -18,9 +18,18 @@ from router.version import __version__
 PROGRAM = """
 import asyncio, sys, types
 behaviour = sys.argv[1]
-from router.errors import InstanceError
+from router.errors import InstanceError, RouterError
 class Router:
     endpoint = "http://127.0.0.1:4242"
+    snapshot = types.SimpleNamespace(
+        notices=(), models=[types.SimpleNamespace(broken="")] if behaviour == "has-models" else []
+    )
+    async def pull_demo(self):
+        print("pull", file=sys.stderr, flush=True)
+        async def end():
+            if behaviour == "no-network":
+                raise RouterError("The index cannot be reached.")
+        return end()
     def __init__(self, paths, *, overrides, models_dirs, simulate):
         print("given", sorted(overrides.items()), [p.name for p in models_dirs], simulate, file=sys.stderr)
     async def start(self):
@@ -153,3 +162,29 @@ def test_a_taken_port_is_one_clear_line(environ: dict[str, str], start: list[Pro
     assert process.end() == (1, "")
     assert "lemon-tray: Port 4242 is taken by nginx. (Choose another: --port)\n" in process.err
     assert "Traceback" not in process.err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [("plain", "The demo model is here"), ("no-network", "did not arrive: The index cannot be reached.")],
+)
+def test_the_demo_model_is_fetched_on_request_and_a_failure_ends_nothing(
+    environ: dict[str, str], start: list[Process], behaviour: str, said: str
+) -> None:
+    process = Process(environ, behaviour, "--demo")
+    start.append(process)
+    assert "answers at" in process.line()
+    assert process.line().startswith("Fetching the demo model")
+    assert said in process.line()
+    assert process.popen.poll() is None
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.end() == (0, "")
+
+
+def test_who_has_models_gets_no_demo(environ: dict[str, str], start: list[Process]) -> None:
+    process = Process(environ, "has-models", "--demo")
+    start.append(process)
+    assert "answers at" in process.line()
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.end() == (0, "")
+    assert "pull" not in process.err
