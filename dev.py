@@ -65,6 +65,8 @@ X11_LIBRARIES = {
     "libxcb-shape.so.0": "libxcb-shape0",
     "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
 }
+# What the engine in the wheel expects of the system.
+ENGINE_LIBRARIES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
 # What the end-to-end tests start: the command, and Debian's package with it.
 DESKTOP_TOOLS = {
     "Xvfb": "xvfb",
@@ -507,7 +509,11 @@ def missing_to_run(arguments: Sequence[str]) -> list[str]:
     if sys.platform != "linux":
         return []
     missing = [] if has_certificates() else [CERTIFICATES_PACKAGE]
-    return missing + missing_for_qt() if opens_window(arguments) else missing
+    if opens_window(arguments):
+        return missing + missing_libraries(ENGINE_LIBRARIES) + missing_for_qt()
+    if arguments[0] == "serve":
+        return missing + missing_libraries(ENGINE_LIBRARIES)
+    return missing
 
 
 def missing_to_test() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import fcntl
 import os
 import re
@@ -125,6 +126,33 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_only_the_tray_app_needs_qt(arguments: list[str], window: bool) -> None:
     assert dev.opens_window(arguments) is window
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needs"), [([], True), (["run"], True), (["serve"], True), (["status"], False)]
+)
+def test_whatever_loads_models_needs_the_engines_libraries(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], needs: bool
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(dev, "missing_libraries", lambda libraries: list(libraries.values()))
+    assert ("libgomp1" in dev.missing_to_run(arguments)) is needs
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ldd is Linux's")
+def test_every_library_that_the_engine_is_linked_to_is_installed_by_name() -> None:
+    """A machine in use has them all, so only their names show what a new one lacks."""
+    wheel = importlib.util.find_spec("xllamacpp")
+    assert wheel is not None
+    assert wheel.origin is not None
+    found = set()
+    for file in Path(wheel.origin).parent.rglob("*.so*"):
+        told = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=True).stdout
+        found |= {line.split()[0] for line in told.splitlines() if "=>" in line}
+    assert found
+    # The C library's own, and what comes along with the C++ library's package.
+    of_libc = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
+    assert found - of_libc <= set(dev.ENGINE_LIBRARIES)
 
 
 class Replaced(Exception):
