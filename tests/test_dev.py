@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import fcntl
+import importlib.util
 import os
 import re
 import shutil
