@@ -117,7 +117,7 @@ class Narrator:
         hurt = "" if not count else f"; {count} request{'s' if count != 1 else ''} got an error"
         self._tell(
             "worker_died",
-            f"The worker of {resident.model.name} ended with {_exit(exit.code)}{hurt}.",
+            f"The worker of {resident.model.name} ended with {exit_words(exit.code)}{hurt}.",
             severity=Severity.ERROR,
             model=resident.model.name,
             device=self._device(resident),
@@ -241,7 +241,8 @@ def _limit(value: int) -> str:
     return "unlimited" if value == UNLIMITED else str(value)
 
 
-def _exit(code: int) -> str:
+def exit_words(code: int) -> str:
+    """How a process ended: `signal 9`, `exit code 1`."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 

@@ -278,15 +278,19 @@ class _Planner:
                 return
             self._claim(model.name, model.type if standard else None, "waits while other models load")
             return
-        if standard and not self._take_slot(model.name, model.type):
+        if standard and not self._take_slot(model.name, model.type, self.world.failures.get(model.name)):
             return
         options = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
         self.actions.append(Load(model.name, options, standard))
         self._add(_loading_row(model.name, model.type, options, standard, self.now))
         self.blocked[model.name] = Wait(f"{model.name} is loading")
 
-    def _take_slot(self, model: str, model_type: str) -> bool:
-        """Whether the pool has a slot for the model now. If not, see to it that it will, and keep it."""
+    def _take_slot(self, model: str, model_type: str, failure: Failure | None = None) -> bool:
+        """Whether the pool has a slot for the model now. If not, see to it that it will, and keep it.
+
+        For a model that has failed nobody else has to go: one bad file must not cost others their place
+        again and again. Asking for the load explicitly forgets the failure.
+        """
         limit = self.desired.limit(model_type)
         if limit == UNLIMITED or self._occupied(model_type) + self.claims[model_type] < limit:
             return True
@@ -295,6 +299,10 @@ class _Planner:
         leaving = sum(r.is_leaving for r in self.by_type[model_type])
         if limit - (self._occupied(model_type) - leaving) - self.claims[model_type] >= 1:
             self._claim(model, model_type, "waits for a slot that is being freed")
+            return False
+        if failure is not None:
+            for waiter in self._group(model):
+                self._refuse(waiter, _not_worth_a_victim(model, failure))
             return False
         victim = self._victim(model_type)
         if victim is None:
@@ -525,12 +533,22 @@ def _gone(waiter: WaiterRow) -> RouterError:
 
 def _failed_before(model: str, failure: Failure, now: float) -> RouterError:
     wait = failure.until - now
+    return _backed_off(model, failure, f"is not tried again for {wait:.0f} s", wait)
+
+
+def _not_worth_a_victim(model: str, failure: Failure) -> RouterError:
+    return _backed_off(
+        model, failure, "is not tried again as long as another would have to unload for it", 30
+    )
+
+
+def _backed_off(model: str, failure: Failure, what: str, retry_after_s: float) -> RouterError:
     times = "once" if failure.count == 1 else f"{failure.count} times in a row"
     return LoadFailed(
-        f"{model} failed to load {times} and is not tried again for {wait:.0f} s. {failure.message}",
+        f"{model} failed {times} and {what}. {failure.message}",
         code="load_backoff",
         status=503,
-        retry_after_s=wait,
+        retry_after_s=retry_after_s,
         hint="Load it explicitly to try at once, or replace the file.",
     )
 

@@ -26,7 +26,7 @@ from router.errors import (
 from router.policy.document import Policy
 from router.residency.desire import Desired, desire
 from router.residency.feed import Feed
-from router.residency.narrate import Narrator
+from router.residency.narrate import Narrator, exit_words
 from router.residency.plan import plan
 from router.residency.table import FailureRecord, Lease, Resident, Table, Waiter
 from router.residency.world import (
@@ -61,6 +61,9 @@ PROGRESS_INTERVAL_S = 0.1
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 5.0, 300.0
 DEATHS_WITHIN_S, DEATHS_BEFORE_BACKOFF = 120.0, 3
 FREED_KEPT_S = 10.0
+
+LONGEST_TIMER_S = 86_400.0
+"""No timer is armed for longer: Qt's count milliseconds in 31 bits."""
 
 HEARTBEAT_S, SLEPT_S = 5.0, 10.0
 """How often the reconciler looks at the clock, and how late it must be to have been asleep."""
@@ -323,6 +326,9 @@ class Reconciler:
         Args:
             wait: return when the processes have gone; else at once.
             force: cut the answers that are running instead of letting them end.
+
+        Raises:
+            RouterError: a process that was waited for cannot be killed.
         """
         going = [r for r in self.table.residents.values() if model in (None, r.model.name)]
         for waiter in list(self.table.waiters.values()):
@@ -335,6 +341,12 @@ class Reconciler:
         self._pass()
         if wait and going:
             await asyncio.wait([r.gone for r in going])
+            stuck = dict.fromkeys(r.model.name for r in going if r.id in self.table.residents)
+            if stuck:
+                raise RouterError(
+                    f"The worker of {', '.join(stuck)} cannot be killed; its memory stays counted.",
+                    code="worker_stuck",
+                )
 
     def _cut(self, resident: Resident, why: str) -> None:
         for lease in list(resident.leases):
@@ -433,7 +445,8 @@ class Reconciler:
             self._timer.cancel()
             self._timer = None
         if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._timer_fired)
+            latest = self._loop.time() + LONGEST_TIMER_S
+            self._timer = self._loop.call_at(min(deadline, latest), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
@@ -599,24 +612,24 @@ class Reconciler:
         self._pass()
 
     def _judge_death(self, resident: Resident, exit: Exit) -> None:
-        """One death of a worker that has served is an accident: the next request loads it again. One before
-        it ever answered, or several in a row, is a fault of the model and backs off like a failed load."""
+        """One death is an accident: the next request loads it again. One of its first request, or several in
+        a row, is a fault of the model and backs off like a failed load."""
         now = self._loop.time()
         model = resident.model.name
         recent = [at for at in self.table.deaths.get(model, ()) if now - at < DEATHS_WITHIN_S]
         self.table.deaths[model] = [*recent, now]
-        if resident.served and len(recent) + 1 < DEATHS_BEFORE_BACKOFF:
+        died_of_first_request = resident.leases and not resident.served
+        if not died_of_first_request and len(recent) + 1 < DEATHS_BEFORE_BACKOFF:
             return
-        cause = exit.log_tail[-1] if exit.log_tail else f"exit code {exit.code}"
-        times = "" if not recent else f", for the {len(recent) + 1}th time in a row"
-        self._book_failure(
-            resident.model,
-            resident.options,
-            WorkerDied(f"The worker of {model} ended unasked{times}: {cause}"),
-        )
+        often = f", {len(recent) + 1} times in a row" if recent else ""
+        last = f" Its last words: {exit.log_tail[-1]}" if exit.log_tail else ""
+        error = WorkerDied(f"The worker of {model} ended with {exit_words(exit.code)}{often}.{last}")
+        self._note_failure(resident.model, resident.options, error)
 
     def _book_stuck(self, resident: Resident) -> None:
         resident.stuck = True
+        if not resident.gone.done():
+            resident.gone.set_result(None)
         self._say.stuck(resident)
         self._pass()
 
@@ -639,6 +652,10 @@ class Reconciler:
                 waiter.boarded = 0
 
     def _book_failure(self, model: Model, options: LoadOptions, error: RouterError) -> None:
+        self._say.load_failed(model.name, error)
+        self._note_failure(model, options, error)
+
+    def _note_failure(self, model: Model, options: LoadOptions, error: RouterError) -> None:
         """Remember it, so that the next requests do not try again at once, and tell those who wait."""
         before = self.table.failures.get(model.name)
         count = before.failure.count + 1 if before else 1
@@ -646,7 +663,6 @@ class Reconciler:
         self.table.failures[model.name] = FailureRecord(
             Failure(count, until, error.message), model.identity, options
         )
-        self._say.load_failed(model.name, error)
         for waiter in self.table.waiting_for(model.name):
             self._answer(waiter, error)
 
