@@ -290,12 +290,13 @@ def _plain_banner(key: str, kind: BannerKind, title: str, text: str) -> Banner:
 
 
 def _unknown_device(device: DeviceView) -> Banner:
+    reason = plain(device.reason or translate("Banner", "No reading"), 200).rstrip(".")
     return Banner(
         id=f"device:{device.id}:{device.reason}",
         kind=BannerKind.ERROR,
         title=translate("Banner", "{name} cannot be read").format(name=_device_title(device)),
         text=translate("Banner", "{reason}. Its memory is unknown until it answers again.").format(
-            reason=plain(device.reason or translate("Banner", "No reading"), 200).rstrip(".")
+            reason=reason[:1].upper() + reason[1:]
         ),
         options=(
             Option(

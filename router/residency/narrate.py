@@ -41,9 +41,12 @@ class Narrator:
         model: str | None = None,
         device: str | None = None,
         reason: str | None = None,
+        log_as: str = "",
     ) -> None:
+        """One entry of the feed, and one line of the log: the same sentence, or `log_as`."""
         self._feed.add(code, message, severity=severity, model=model, device=device, reason=reason)
-        log.log(LEVELS[severity], "%s", message, extra={"event": code, "model": model, "reason": reason})
+        extra = {"event": code, "model": model, "reason": reason}
+        log.log(LEVELS[severity], "%s", log_as or message, extra=extra)
 
     # Residents
 
@@ -191,7 +194,14 @@ class Narrator:
     def _warn_of_risk(self, before: PoolView, after: PoolView) -> None:
         """On transitions only: when the risk arises, and when its number changes."""
         if after.at_risk and not (before.at_risk and before.effective_limit == after.effective_limit):
-            self._tell("exceeds_limit", after.advisory, severity=Severity.WARNING, reason="at_risk")
+            self._tell(
+                "exceeds_limit",
+                f"Up to {after.effective_limit} language models may now stay loaded; your limit says "
+                f"{after.configured_limit}.",
+                severity=Severity.WARNING,
+                reason="at_risk",
+                log_as=after.advisory,
+            )
 
     def paused(self, paused: bool) -> None:
         self._tell("paused" if paused else "resumed", "Loading is paused." if paused else "Loading goes on.")

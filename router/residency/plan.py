@@ -41,6 +41,9 @@ from router.residency.world import (
 from router.settings.schema import UNLIMITED
 from router.snapshot import ResidentState
 
+FORGIVEN_AFTER_S = 300.0
+"""Seconds after its back-off ends until a model that failed may again have another one unload for it."""
+
 LOADING, READY, EVICTING = ResidentState.LOADING, ResidentState.READY, ResidentState.EVICTING
 
 
@@ -278,7 +281,10 @@ class _Planner:
                 return
             self._claim(model.name, model.type if standard else None, "waits while other models load")
             return
-        if standard and not self._take_slot(model.name, model.type, self.world.failures.get(model.name)):
+        failure = self.world.failures.get(model.name)
+        if failure is not None and self.now >= failure.until + FORGIVEN_AFTER_S:
+            failure = None
+        if standard and not self._take_slot(model.name, model.type, failure):
             return
         options = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
         self.actions.append(Load(model.name, options, standard))
@@ -288,8 +294,8 @@ class _Planner:
     def _take_slot(self, model: str, model_type: str, failure: Failure | None = None) -> bool:
         """Whether the pool has a slot for the model now. If not, see to it that it will, and keep it.
 
-        For a model that has failed nobody else has to go: one bad file must not cost others their place
-        again and again. Asking for the load explicitly forgets the failure.
+        For a model that has failed lately nobody else has to go: one bad file must not cost others their
+        place again and again. Asking for the load explicitly forgets the failure.
         """
         limit = self.desired.limit(model_type)
         if limit == UNLIMITED or self._occupied(model_type) + self.claims[model_type] < limit:

@@ -578,3 +578,20 @@ async def test_f38_two_who_want_different_options_both_get_them_in_turn() -> Non
         asyncio.gather(*(house.reconciler.load("A", LoadOptions(ctx_size=s)) for s in sizes)), 60
     )
     assert house.engine.starts == ["A"] * 3
+
+
+@pytest.mark.fault("F17")
+@virtual
+async def test_a_failure_long_ago_is_forgiven():
+    house = House(A, B)
+    house.engine.broken.add("B")
+    with pytest.raises(LoadFailed):
+        await house.use("B")
+    house.engine.broken.clear()
+    await house.use("A")
+    await asyncio.sleep(20)
+    with pytest.raises(LoadFailed, match="another would have to unload"):
+        await house.use("B")
+    await asyncio.sleep(300)
+    await house.use("B")
+    assert house.resident() == ["B"]
