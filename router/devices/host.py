@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
+from router.devices.sampler import Source
 
 HOST: Final = DeviceInfo(id=HOST_ID, name="Host memory", label="CPU", kind="host")
 SYSTEM: Final[str] = sys.platform
@@ -80,6 +81,15 @@ class HostMemory:
                     "memory.usage_in_bytes",
                     "total_inactive_file",
                 )
+
+
+def shared_memory(host: Source, started: float) -> tuple[int | None, int | None]:
+    """Total and free bytes of the host, for a device that shares them; None if the system does not tell."""
+    try:
+        (reading,) = host.sample(started)
+    except (OSError, ValueError):
+        return None, None
+    return reading.total, reading.free
 
 
 def _walk(root: Path, path: str, limit: str, use: str, cached: str) -> Iterator[tuple[int, int]]:

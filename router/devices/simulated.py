@@ -62,7 +62,9 @@ class _Device:
     """One pretend device: what is held on it now, and what readings that lag still show."""
 
     def __init__(self, number: int, total: int) -> None:
-        self.info = DeviceInfo(f"sim{number}", f"Simulated GPU {number}", f"SIM{number}", "gpu")
+        self.info = DeviceInfo(
+            f"sim{number}", f"Simulated GPU {number}", f"SIM{number}", "gpu", backend="simulated"
+        )
         self.total = total
         self.others = 0
         self.is_lost = False
