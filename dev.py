@@ -77,6 +77,8 @@ DESKTOP_TOOLS = {
     "xdotool": "xdotool",
     "xprop": "x11-utils",
 }
+# What compiles the pretended GPU driver of the device tests. Nothing in the app is compiled.
+COMPILER_PACKAGES = ["gcc", "libc6-dev"]
 FONT_PACKAGE = "fonts-dejavu-core"
 CERTIFICATES_PACKAGE = "ca-certificates"
 
@@ -144,6 +146,15 @@ def missing_libraries(libraries: Mapping[str, str], loads: Callable[[str], bool]
 def missing_tools(find: Callable[[str], str | None] = shutil.which) -> list[str]:
     """Debian's packages of those tools of the end-to-end tests that are not on PATH."""
     return [package for tool, package in DESKTOP_TOOLS.items() if find(tool) is None]
+
+
+def missing_compiler(
+    find: Callable[[str], str | None] = shutil.which, header: Path = Path("/usr/include/stdio.h")
+) -> list[str]:
+    """Debian's packages of the C compiler that some tests use, if it is not here. Only Linux runs those."""
+    if sys.platform != "linux" or (find("gcc") and header.exists()):
+        return []
+    return COMPILER_PACKAGES
 
 
 def missing_for_qt() -> list[str]:
@@ -519,11 +530,11 @@ def missing_to_run(arguments: Sequence[str]) -> list[str]:
 def missing_to_test() -> list[str]:
     """Debian's packages that tests need.
 
-    The tools of the end-to-end tests are among them where they can be installed, and in a line to type that
-    is needed anyway; else those tests are skipped.
+    The tools of the end-to-end tests and the compiler are among them where they can be installed, and in a
+    line to type that is needed anyway; else the tests that use them are skipped.
     """
     missing = missing_to_run(())
-    return missing + missing_tools() if missing or may_install() else missing
+    return missing + missing_tools() + missing_compiler() if missing or may_install() else missing
 
 
 def command_run(setup: Setup, arguments: list[str]) -> int:
@@ -539,6 +550,10 @@ def ensure_tests(setup: Setup) -> None:
     if tools:
         how = how_to_install(tools, has_apt=shutil.which("apt-get") is not None)
         say(f"the end-to-end tests will be skipped, their tools are not here. {how}")
+    compiler = missing_compiler()
+    if compiler:
+        how = how_to_install(compiler, has_apt=shutil.which("apt-get") is not None)
+        say(f"the tests with a pretended GPU driver will be skipped, there is no C compiler. {how}")
 
 
 def command_test(setup: Setup, arguments: list[str]) -> int:

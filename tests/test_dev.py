@@ -218,6 +218,16 @@ def test_missing_tools_become_packages() -> None:
     ]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a compiler is asked for")
+def test_a_compiler_is_one_with_headers(tmp_path: Path) -> None:
+    header = tmp_path / "stdio.h"
+    wanted = ["gcc", "libc6-dev"]
+    assert dev.missing_compiler(lambda tool: f"/usr/bin/{tool}", header) == wanted
+    header.touch()
+    assert dev.missing_compiler(lambda tool: f"/usr/bin/{tool}", header) == []
+    assert dev.missing_compiler(lambda tool: None, header) == wanted
+
+
 def test_fonts_are_looked_for_below_the_folders(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").touch()
     assert not dev.has_font([tmp_path, tmp_path / "missing"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
+import dev
 from router.devices import nvml
 from router.devices.base import DeviceInfo, DeviceReading
 from router.devices.host import HOST
@@ -72,8 +73,9 @@ def sysfs(tmp_path: Path) -> Sysfs:
 @pytest.fixture(scope="session")
 def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The pretended libraries: of today's driver, and of an old one."""
-    if shutil.which("gcc") is None and not os.environ.get("CI"):
-        pytest.skip("gcc is not installed: NVIDIA's library cannot be pretended")
+    missing = dev.missing_compiler()
+    if missing and not os.environ.get("CI"):
+        pytest.skip(f"NVIDIA's driver cannot be pretended: {', '.join(missing)} not installed")
     folder = tmp_path_factory.mktemp("nvml")
     return {
         "today": compile_library(folder / "today.so"),
