@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from lemon_tray.door import Door
 from lemon_tray.edits import Edits
-from lemon_tray.presenter import plain
+from lemon_tray.names import plain
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
 from router.errors import RouterError

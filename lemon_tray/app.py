@@ -29,11 +29,12 @@ from lemon_tray.display import is_composited
 from lemon_tray.door import Door
 from lemon_tray.icons import mark_icon
 from lemon_tray.menu import TrayMenu
+from lemon_tray.names import base_url, plain
 from lemon_tray.notices import Notices
 from lemon_tray.notify import Notifier
 from lemon_tray.options import Options
 from lemon_tray.panel import Panel
-from lemon_tray.presenter import base_url, model_numbers, plain, present
+from lemon_tray.presenter import model_numbers, present
 from lemon_tray.single_instance import Bell, bell_name
 from lemon_tray.theme import Look
 from lemon_tray.tray import Tray

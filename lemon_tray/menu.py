@@ -15,7 +15,7 @@ from PySide6.QtGui import QAction, QActionGroup
 from PySide6.QtWidgets import QMenu, QWidget
 
 from lemon_tray.edits import Edits
-from lemon_tray.presenter import limit_text, plain
+from lemon_tray.names import limit_text, plain
 from lemon_tray.view import Banner, BannerKind, Command, Kind, MenuModel, PanelView
 from lemon_tray.words import translate
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from lemon_tray.presenter import plain
+from lemon_tray.names import plain
 from lemon_tray.words import translate
 from router.snapshot import FeedEntry, Severity
 

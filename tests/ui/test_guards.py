@@ -18,6 +18,7 @@ from tests.ui.conftest import view_of
 
 TIMES = 1_000
 SOURCES = sorted(Path(lemon_tray.__file__).parent.glob("*.py"))
+PRESENTING = [path for path in SOURCES if path.name.startswith("present") or path.name == "names.py"]
 
 
 def counts() -> tuple[int, int, int]:
@@ -84,10 +85,10 @@ def test_no_nested_loop_no_quit_no_wait(path: Path) -> None:
     assert found == []
 
 
-def test_every_text_of_the_presenter_is_translated() -> None:
+@pytest.mark.parametrize("path", PRESENTING, ids=lambda p: p.name)
+def test_every_text_of_the_presenter_is_translated(path: Path) -> None:
     """`format` on a bare literal with words in it is a text that nobody can translate."""
-    source = (Path(lemon_tray.__file__).parent / "presenter.py").read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
             assert not isinstance(node.func.value, ast.Constant), node.lineno
 
