@@ -41,6 +41,11 @@ class Exit(Struct, frozen=True):
     code: int
     log_tail: tuple[str, ...]
 
+    @property
+    def words(self) -> str:
+        """`signal 9`, or `exit code 1`."""
+        return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
 
 class Worker(Protocol):
     """A running worker. It answers HTTP on `host`:`port` to whoever sends `api_key` as a bearer token."""

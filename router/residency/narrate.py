@@ -120,7 +120,7 @@ class Narrator:
         hurt = "" if not count else f"; {count} request{'s' if count != 1 else ''} got an error"
         self._tell(
             "worker_died",
-            f"The worker of {resident.model.name} ended with {exit_words(exit.code)}{hurt}.",
+            f"The worker of {resident.model.name} ended with {exit.words}{hurt}.",
             severity=Severity.ERROR,
             model=resident.model.name,
             device=self._device(resident),
@@ -249,11 +249,6 @@ def _room(desired: Desired) -> str:
 
 def _limit(value: int) -> str:
     return "unlimited" if value == UNLIMITED else str(value)
-
-
-def exit_words(code: int) -> str:
-    """How a process ended: `signal 9`, `exit code 1`."""
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _reason(drain: Drain) -> str:

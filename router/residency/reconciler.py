@@ -21,14 +21,14 @@ from router.errors import (
     RouterError,
     ShuttingDown,
     Unavailable,
-    WorkerDied,
 )
 from router.policy.document import Policy
 from router.residency.desire import Desired, desire
 from router.residency.feed import Feed
-from router.residency.narrate import Narrator, exit_words
+from router.residency.narrate import Narrator
+from router.residency.pace import Pace
 from router.residency.plan import plan
-from router.residency.table import FailureRecord, Lease, Resident, Table, Waiter
+from router.residency.table import Lease, Resident, Table, Waiter
 from router.residency.world import (
     NO_OPTIONS,
     Action,
@@ -36,7 +36,6 @@ from router.residency.world import (
     Drain,
     EndStandard,
     Evict,
-    Failure,
     Freed,
     Grant,
     Load,
@@ -52,22 +51,7 @@ from router.snapshot import ResidentState
 
 log = logging.getLogger("router.residency")
 
-EDIT_INTERVAL_S = 0.025
-"""Least time between two passes that only edits ask for."""
-
-PROGRESS_INTERVAL_S = 0.1
-"""Least time between two publications that only progress asks for."""
-
-BACKOFF_FIRST_S, BACKOFF_MAX_S = 5.0, 300.0
-DEATHS_WITHIN_S, DEATHS_BEFORE_BACKOFF = 120.0, 3
 FREED_KEPT_S = 10.0
-
-LONGEST_TIMER_S = 86_400.0
-"""No timer is armed for longer: Qt's count milliseconds in 31 bits."""
-
-HEARTBEAT_S, SLEPT_S = 5.0, 10.0
-"""How often the reconciler looks at the clock, and how late it must be to have been asleep."""
-
 REPLAN_FIRST_S, REPLAN_MAX_S = 0.1, 5.0
 
 MakeSpec = Callable[[Model, LoadOptions, Settings, tuple[DeviceReading, ...], Mapping[str, int]], WorkerSpec]
@@ -112,33 +96,19 @@ class Reconciler:
         self.degraded = ""
         self.passes = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kicked: asyncio.Handle | None = None
-        self._kicked_at_once = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._publish_timer: asyncio.TimerHandle | None = None
-        self._last_edit_pass = float("-inf")
+        self._pace = Pace(self._loop, self._pass, publish, self._slept)
         self._replan_s = REPLAN_FIRST_S
         self._in_pass = False
         self._pass_again = False
         self._idle = asyncio.Event()
-        self._awake_at = self._loop.time()
-        self._heart: asyncio.TimerHandle = self._loop.call_later(HEARTBEAT_S, self._beat)
 
-    def _beat(self) -> None:
-        """Notice that the machine slept, or the program was stopped: that time is nobody's idle time.
-
-        It is due before any deadline that passed meanwhile, so it comes first.
-        """
-        now = self._loop.time()
-        lost = now - self._awake_at - HEARTBEAT_S
-        if lost > SLEPT_S:
-            for resident in self.table.residents.values():
-                resident.last_use += lost
-            for waiter in self.table.waiters.values():
-                waiter.deadline += lost
-            self.kick()
-        self._awake_at = now
-        self._heart = self._loop.call_later(HEARTBEAT_S, self._beat)
+    def _slept(self, seconds: float) -> None:
+        """That time is nobody's idle time, and counts against nobody's patience."""
+        for resident in self.table.residents.values():
+            resident.last_use += seconds
+        for waiter in self.table.waiters.values():
+            waiter.deadline += seconds
+        self.kick()
 
     # What is desired
 
@@ -154,10 +124,10 @@ class Reconciler:
             self._policies = tuple(policies)
         if lookup is not None:
             self._lookup = lookup
-            self._forget_failures_of_changed_files()
+            self.table.failures.forget_changed(lookup)
         self._desire(settings)
         self._publish()
-        self._kick_for_edit()
+        self._pace.kick_for_edit()
 
     def observe(self, readings: tuple[DeviceReading, ...], changed: bool = True) -> None:
         """Take new readings of the devices; publish them if they differ noticeably from those shown."""
@@ -176,12 +146,6 @@ class Reconciler:
             settings or before.settings, self._policies, self._lookup, self.table.resident_types()
         )
         self._say.desired_changed(before, self.desired)
-
-    def _forget_failures_of_changed_files(self) -> None:
-        for name, record in list(self.table.failures.items()):
-            model = self._lookup.get(name)
-            if model is None or model.identity != record.identity:
-                del self.table.failures[name]
 
     # Asking
 
@@ -222,8 +186,7 @@ class Reconciler:
         Raises:
             RouterError: what stands in the way.
         """
-        self.table.failures.pop(model, None)
-        self.table.deaths.pop(model, None)
+        self.table.failures.forget(model)
         if options != NO_OPTIONS:
             self.table.options[model] = options
         if pinned is not None:
@@ -296,7 +259,7 @@ class Reconciler:
             resident.tokens_per_s = tokens / seconds
         if resident.id in self.table.residents:
             resident.served += 1
-            self.table.failures.pop(resident.model.name, None)
+            self.table.failures.answered(resident.model.name)
         if not self._is_leased():
             self._idle.set()
         self.kick()
@@ -357,27 +320,7 @@ class Reconciler:
 
     def kick(self) -> None:
         """Ask for a pass as soon as the loop is free. Kicks coalesce."""
-        if self._kicked is not None:
-            if self._kicked_at_once:
-                return
-            self._kicked.cancel()
-        self._kicked = self._loop.call_soon(self._kicked_pass)
-        self._kicked_at_once = True
-
-    def _kick_for_edit(self) -> None:
-        """As `kick`, but a burst of edits costs few passes: the desired state is published already."""
-        if self._kicked is not None:
-            return
-        wait = self._last_edit_pass + EDIT_INTERVAL_S - self._loop.time()
-        if wait <= 0:
-            self.kick()
-        else:
-            self._kicked = self._loop.call_later(wait, self._kicked_pass)
-            self._kicked_at_once = False
-
-    def _kicked_pass(self) -> None:
-        self._kicked = None
-        self._pass()
+        self._pace.kick()
 
     def _pass(self) -> None:
         """One pass, or one more after the one that is going on."""
@@ -398,7 +341,6 @@ class Reconciler:
     def _one_pass(self) -> None:
         self.passes += 1
         now = self._loop.time()
-        self._last_edit_pass = now
         world = self.table.world(self.readings)
         try:
             made = self._planner(self.desired, world, now)
@@ -421,7 +363,7 @@ class Reconciler:
             except Exception:
                 # A fault in one action stays there: the others and the next pass go on.
                 log.exception("Could not apply %r", action)
-        self._arm(made.next_deadline)
+        self._pace.ran(made.next_deadline)
 
     def _degrade(self, error: Exception) -> None:
         if not self.degraded:
@@ -437,20 +379,8 @@ class Reconciler:
                         retry_after_s=5,
                     ),
                 )
-        self._arm(self._loop.time() + self._replan_s)
+        self._pace.ran(self._loop.time() + self._replan_s)
         self._replan_s = min(self._replan_s * 2, REPLAN_MAX_S)
-
-    def _arm(self, deadline: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if deadline is not None:
-            latest = self._loop.time() + LONGEST_TIMER_S
-            self._timer = self._loop.call_at(min(deadline, latest), self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._pass()
 
     def _set_drain(self, resident: Resident, drain: Drain | None) -> None:
         if drain is not None and resident.drain is None:
@@ -510,7 +440,7 @@ class Reconciler:
         try:
             spec = self._make_spec(model, asked, self.desired.settings, self.readings, self.table.charged())
         except Exception as error:
-            self._book_failure(model, asked, _as_router_error(model.name, error))
+            self._book_failure(model, _as_router_error(model.name, error))
             return
         resident = Resident(
             self.table.next_id(),
@@ -553,7 +483,7 @@ class Reconciler:
         except Exception as error:
             failure = _as_router_error(resident.model.name, error)
             self._book_gone(resident, then_pass=False)
-            self._book_failure(resident.model, resident.options, failure)
+            self._book_failure(resident.model, failure)
             self._pass()
             return
         try:
@@ -571,12 +501,7 @@ class Reconciler:
 
     def _progress(self, resident: Resident, share: float) -> None:
         resident.progress = max(resident.progress, min(1.0, share))
-        if self._publish_timer is None:
-            self._publish_timer = self._loop.call_later(PROGRESS_INTERVAL_S, self._publish_progress)
-
-    def _publish_progress(self) -> None:
-        self._publish_timer = None
-        self._publish()
+        self._pace.publish_soon()
 
     def _book_ready(self, resident: Resident, worker: Worker) -> None:
         """A load has ended. What to do with it in the world as it is now is judged in the same step."""
@@ -608,23 +533,15 @@ class Reconciler:
             self._say.died(resident, exit)
             for lease in list(resident.leases):
                 lease.end("worker_died")
-            self._judge_death(resident, exit)
+            error = self.table.failures.judge_death(
+                resident.model,
+                exit,
+                self._loop.time(),
+                of_first_request=bool(resident.leases) and not resident.served,
+            )
+            if error is not None:
+                self._fail_waiters(resident.model, error)
         self._pass()
-
-    def _judge_death(self, resident: Resident, exit: Exit) -> None:
-        """One death is an accident: the next request loads it again. One of its first request, or several in
-        a row, is a fault of the model and backs off like a failed load."""
-        now = self._loop.time()
-        model = resident.model.name
-        recent = [at for at in self.table.deaths.get(model, ()) if now - at < DEATHS_WITHIN_S]
-        self.table.deaths[model] = [*recent, now]
-        died_of_first_request = resident.leases and not resident.served
-        if not died_of_first_request and len(recent) + 1 < DEATHS_BEFORE_BACKOFF:
-            return
-        often = f", {len(recent) + 1} times in a row" if recent else ""
-        last = f" Its last words: {exit.log_tail[-1]}" if exit.log_tail else ""
-        error = WorkerDied(f"The worker of {model} ended with {exit_words(exit.code)}{often}.{last}")
-        self._note_failure(resident.model, resident.options, error)
 
     def _book_stuck(self, resident: Resident) -> None:
         resident.stuck = True
@@ -651,18 +568,13 @@ class Reconciler:
             if waiter.boarded == resident.id:
                 waiter.boarded = 0
 
-    def _book_failure(self, model: Model, options: LoadOptions, error: RouterError) -> None:
-        self._say.load_failed(model.name, error)
-        self._note_failure(model, options, error)
-
-    def _note_failure(self, model: Model, options: LoadOptions, error: RouterError) -> None:
+    def _book_failure(self, model: Model, error: RouterError) -> None:
         """Remember it, so that the next requests do not try again at once, and tell those who wait."""
-        before = self.table.failures.get(model.name)
-        count = before.failure.count + 1 if before else 1
-        until = self._loop.time() + min(BACKOFF_FIRST_S * 2**count, BACKOFF_MAX_S)
-        self.table.failures[model.name] = FailureRecord(
-            Failure(count, until, error.message), model.identity, options
-        )
+        self._say.load_failed(model.name, error)
+        self.table.failures.note(model, error.message, self._loop.time())
+        self._fail_waiters(model, error)
+
+    def _fail_waiters(self, model: Model, error: RouterError) -> None:
         for waiter in self.table.waiting_for(model.name):
             self._answer(waiter, error)
 
@@ -700,10 +612,7 @@ class Reconciler:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        for handle in (self._kicked, self._timer, self._publish_timer, self._heart):
-            if handle is not None:
-                handle.cancel()
-        self._kicked = self._timer = self._publish_timer = None
+        self._pace.stop()
 
     def _is_leased(self) -> bool:
         return any(r.leases for r in self.table.residents.values())

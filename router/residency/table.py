@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from msgspec import Struct
-
-from router.catalog.model import Identity, Model
+from router.catalog.model import Model
 from router.devices.base import DeviceReading
 from router.engines.base import Worker, WorkerSpec
+from router.residency.failures import Failures
 from router.residency.world import (
     NO_OPTIONS,
     Drain,
-    Failure,
     Freed,
     LoadOptions,
     ResidentRow,
@@ -168,14 +166,6 @@ class Waiter:
         )
 
 
-class FailureRecord(Struct, frozen=True):
-    """A failure, and the file and options that it is about: others are not refused for it."""
-
-    failure: Failure
-    identity: Identity
-    options: LoadOptions
-
-
 class Table:
     """All that is actual. `residents` and `waiters` are in order of age."""
 
@@ -183,8 +173,7 @@ class Table:
         self.residents: dict[int, Resident] = {}
         self.waiters: dict[int, Waiter] = {}
         self.pinned: set[str] = set()
-        self.failures: dict[str, FailureRecord] = {}
-        self.deaths: dict[str, list[float]] = {}
+        self.failures = Failures()
         self.options: dict[str, LoadOptions] = {}
         self.freed: list[Freed] = []
         self.paused = False
@@ -222,7 +211,7 @@ class Table:
             residents=tuple(r.row() for r in self.residents.values()),
             waiters=tuple(w.row() for w in self.waiters.values()),
             pinned=frozenset(self.pinned),
-            failures={model: record.failure for model, record in self.failures.items()},
+            failures=self.failures.rows(),
             readings=readings,
             freed=tuple(self.freed),
             paused=self.paused,

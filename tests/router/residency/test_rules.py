@@ -128,7 +128,7 @@ async def test_r5_busy_surplus_drains_without_a_timer_and_no_answer_is_cut():
     house.set(max_loaded_models=1)
     await settle()
     assert [house.state(n) for n in "ABC"] == [DRAINING, DRAINING, READY]
-    assert house.reconciler._timer is None
+    assert not house.reconciler._pace.is_armed
     later = house.ask("A")
     await settle()
     assert not later.done()
