@@ -223,6 +223,8 @@ class Reconciler:
             raise _queue_full(f"{settings.max_queue} requests wait already (max_queue)")
         if self.table.waiting_bytes + body_bytes > settings.max_queue_bytes:
             raise _queue_full("the waiting requests are too large together (max_queue_bytes)")
+        if self.table.resumes_on_request:
+            self.pause(False)
         waiter = Waiter(
             self.table.next_id(),
             model,
@@ -275,13 +277,29 @@ class Reconciler:
         self._publish()
         self.kick()
 
-    def pause(self, paused: bool) -> None:
-        """Refuse, or again allow, loads that nobody asks for explicitly."""
+    def pause(self, paused: bool, *, until_request: bool = False) -> None:
+        """Refuse, or again allow, loads that nobody asks for explicitly.
+
+        Args:
+            until_request: the next request, which is then served, ends the pause.
+        """
+        self.table.resumes_on_request = paused and until_request
         if self.table.paused is not paused:
             self.table.paused = paused
             self._say.paused(paused)
         self._publish()
         self.kick()
+
+    async def free_all(self) -> None:
+        """Unload everything, pinned models too, and load nothing before somebody asks for a model again.
+
+        Answers that run may end. Returns when the processes have gone.
+
+        Raises:
+            RouterError: a process cannot be killed.
+        """
+        self.pause(True, until_request=True)
+        await self.unload()
 
     async def unload(self, model: str | None = None, *, wait: bool = True, force: bool = False) -> None:
         """Send a model away, or all of them, pinned ones too. Its waiters are answered `unloaded`.

@@ -177,6 +177,7 @@ class Table:
         self.options: dict[str, LoadOptions] = {}
         self.freed: list[Freed] = []
         self.paused = False
+        self.resumes_on_request = False
         self.closing = False
         self._last_id = 0
 

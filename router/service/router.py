@@ -474,6 +474,14 @@ class Router:
         """Load nothing that is not asked for explicitly, or go on."""
         self._residency.pause(paused)
 
+    async def free_all(self) -> None:
+        """Unload everything, and load nothing before somebody asks for a model again.
+
+        Raises:
+            RouterError: a process cannot be killed.
+        """
+        await self._residency.free_all()
+
     def _model(self, name: str) -> Model:
         model = self._catalog.resolve(name)
         if model is None:

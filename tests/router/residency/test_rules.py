@@ -718,6 +718,27 @@ async def test_r19_while_paused_nothing_loads_unless_asked_for_explicitly():
     await house.use("B")
 
 
+@virtual
+async def test_r19_freeing_all_lasts_until_the_next_request():
+    house = House(A, B, settings=Settings(max_loaded_models=2))
+    house.reconciler.pin("B", True)
+    answer = house.ask("A", 10.0)
+    await house.use("B")
+    await asyncio.sleep(1)
+    freeing = asyncio.ensure_future(house.reconciler.free_all())
+    await settle()
+    assert house.reconciler.table.paused
+    assert house.state("A") is DRAINING
+    await freeing
+    assert answer.done()
+    assert not house.engine.alive
+    await house.use("A")
+    assert not house.reconciler.table.paused
+    house.reconciler.pause(True)
+    with pytest.raises(Unavailable, match="paused"):
+        await house.use("B")
+
+
 # R20: keep-alive
 
 
