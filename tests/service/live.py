@@ -158,6 +158,16 @@ class Live(Client):
         """The models of all feed entries with this code, in order."""
         return [e.model for e in self.router.feed_since(0) if e.code == code]
 
+    async def hold(self, *names: str) -> Callable[[], None]:
+        """Keep models busy, besides what is asked of them, until the returned function is called."""
+        leases = [await self.router.acquire(name) for name in names]
+
+        def release() -> None:
+            for lease in leases:
+                lease.release()
+
+        return release
+
     def hold_loads(self, *, at: float = 0.0) -> asyncio.Event:
         """Let no load go on until the event is set; those held tell that they are done up to `at`."""
         engine = self.router._engine
