@@ -38,6 +38,7 @@ from router.service.lag import LagProbe
 from router.service.options import load_options
 from router.service.placing import make_spec
 from router.service.sampling import keep_reading
+from router.service.status import status_of
 from router.settings import schema
 from router.settings.schema import Settings
 from router.settings.state import StateFile
@@ -47,7 +48,6 @@ from router.snapshot import (
     ModelView,
     PoolView,
     ResidentState,
-    Severity,
     Snapshot,
     Status,
 )
@@ -255,17 +255,7 @@ class Router:
 
     def _catalog_changed(self) -> None:
         models = self._catalog.models.values()
-        self._model_views = tuple(
-            ModelView(
-                name=m.name,
-                type=m.type,
-                size_bytes=m.size_bytes,
-                context_length=m.context_length,
-                aliases=m.aliases,
-                broken=m.broken,
-            )
-            for m in models
-        )
+        self._model_views = tuple(_shown(model) for model in models)
         if self._reconciler is not None:
             self._reconciler.configure(lookup=by_every_name(models))
 
@@ -585,26 +575,15 @@ class Router:
         return self._simulated.change(change)
 
 
-def status_of(snapshot: Snapshot) -> Status:
-    """The state of the whole: error before warning before loading before ready."""
-    if snapshot.degraded or any(r.stuck for r in snapshot.residents):
-        return Status.ERROR
-    if (
-        snapshot.pool.at_risk
-        or snapshot.problems
-        or any(p.enabled and p.unresolved for p in snapshot.policies)
-        or _last_failed(snapshot)
-    ):
-        return Status.WARNING
-    if any(r.state is ResidentState.LOADING for r in snapshot.residents):
-        return Status.LOADING
-    return Status.READY
-
-
-def _last_failed(snapshot: Snapshot) -> bool:
-    """The last thing that happened to some model was a failure, and nothing has made up for it."""
-    last = {e.model: e for e in snapshot.feed if e.code in ("load_failed", "worker_died", "ready", "admit")}
-    return any(entry.severity is Severity.ERROR for entry in last.values())
+def _shown(model: Model) -> ModelView:
+    return ModelView(
+        name=model.name,
+        type=model.type,
+        size_bytes=model.size_bytes,
+        context_length=model.context_length,
+        aliases=model.aliases,
+        broken=model.broken,
+    )
 
 
 def _is_loopback(host: str) -> bool:
