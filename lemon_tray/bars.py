@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, QVariantAnimation, Signal
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QEnterEvent,
     QFocusEvent,
@@ -20,10 +20,12 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QToolTip, QWidget
 
+from lemon_tray.buttons import by_keyboard
+from lemon_tray.labels import Run, Text
+from lemon_tray.motion import Motion
 from lemon_tray.paint import fill_model, focus_ring, rounded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Bar, Segment, SegmentKind
-from lemon_tray.widgets import Run, Text, by_keyboard, finish_motion, start_motion
 
 GAP: Final = 1.5
 LEAST: Final = 4.5
@@ -96,9 +98,7 @@ class MemoryBar(QWidget):
         self._current = 0
         self._from: dict[str, tuple[float, float, float]] = {}
         self._to: dict[str, tuple[float, float, float]] = {}
-        self._phase = 1.0
-        self._motion = QVariantAnimation(self)
-        self._motion.valueChanged.connect(self._move)
+        self._phase = Motion(self, 1.0)
 
     # What is shown
 
@@ -114,7 +114,7 @@ class MemoryBar(QWidget):
         duration = self.look.duration(160) if same_device else 0
         self.setAccessibleName(bar.accessible)
         self._place_stops()
-        start_motion(self._motion, 0.0, 1.0, duration, self.isVisible())
+        self._phase.go(1.0, duration, start=0.0)
         self.update()
 
     def restyle(self) -> None:
@@ -137,19 +137,12 @@ class MemoryBar(QWidget):
     def _at(self, key: str) -> tuple[float, float, float]:
         goal = self._to[key]
         start = self._from.get(key, goal)
-        p = self._phase
+        p = self._phase.at
         return tuple(s + (g - s) * p for s, g in zip(start, goal, strict=True))  # type: ignore[return-value]
-
-    def _move(self, value: object) -> None:
-        assert isinstance(value, float)
-        eased = 1 - (1 - value) ** 3
-        if eased != self._phase:
-            self._phase = eased
-            self.update()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        finish_motion(self._motion)
+        self._phase.finish()
 
     def _trough(self) -> QRectF:
         height = self.look.px(12 if self._bar is not None and self._bar.compact else 20)

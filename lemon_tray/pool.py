@@ -8,10 +8,10 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QWidget
 
+from lemon_tray.labels import Text
 from lemon_tray.paint import draw_glyph, fill_model, rounded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Pool, Slot
-from lemon_tray.widgets import Text
 
 FULL_SIZE_SLOTS: Final = 6
 SMALLEST: Final = (10, 4)

@@ -9,10 +9,14 @@ from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPen, QPixmap
 from PySide6.QtWidgets import QWidget
 
 from lemon_tray.bars import DeviceBlock, Swatch
+from lemon_tray.buttons import Button, IconButton, LinkButton
 from lemon_tray.edits import Edits
 from lemon_tray.icons import mark_pixmap
+from lemon_tray.labels import Run, Text
+from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
 from lemon_tray.pool import Breakdown, PoolLine, Slots
+from lemon_tray.switches import Stepper, Switch, ToggleBox
 from lemon_tray.theme import CONTENT, INSET, WIDTH, Look, Role, segment_style
 from lemon_tray.view import (
     Banner,
@@ -26,17 +30,6 @@ from lemon_tray.view import (
     ModelRow,
     Option,
     Pool,
-)
-from lemon_tray.widgets import (
-    Button,
-    IconButton,
-    LinkButton,
-    LoadBar,
-    Run,
-    Stepper,
-    Switch,
-    Text,
-    ToggleBox,
 )
 from lemon_tray.words import translate
 

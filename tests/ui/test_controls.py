@@ -15,9 +15,9 @@ from lemon_tray.actions import Actions
 from lemon_tray.bridge import Bridge
 from lemon_tray.edits import Edits
 from lemon_tray.panel import Panel
+from lemon_tray.switches import Stepper
 from lemon_tray.theme import Look
 from lemon_tray.view import Banner, Command, Kind
-from lemon_tray.widgets import Stepper
 from router.errors import BadRequest, LoadFailed, RouterError
 from tests.ui import canned
 from tests.ui.conftest import until, view_of

@@ -13,11 +13,12 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from lemon_tray.buttons import Button
 from lemon_tray.edits import Edits
+from lemon_tray.labels import Text
 from lemon_tray.panel import Panel, place_panel
 from lemon_tray.theme import DARK, LIGHT, WIDTH, Look
 from lemon_tray.view import Command, Kind
-from lemon_tray.widgets import Button, Text
 from tests.ui import canned
 from tests.ui.conftest import Paints, active, exposed, view_of
 

@@ -1,0 +1,41 @@
+"""Smooth change of what a widget draws."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QAbstractAnimation, QEasingCurve, QVariantAnimation
+from PySide6.QtWidgets import QWidget
+
+
+class Motion(QVariantAnimation):
+    """A number of `widget` on its way to a goal, fast first; each step repaints the widget.
+
+    The widget calls `finish` when it is hidden.
+    """
+
+    def __init__(self, widget: QWidget, at: float = 0.0) -> None:
+        super().__init__(widget)
+        self.at = at
+        self._widget = widget
+        self.setEasingCurve(QEasingCurve.Type.OutCubic)
+        self.valueChanged.connect(self._step)
+
+    def go(self, goal: float, ms: int, *, start: float | None = None) -> None:
+        """Move to `goal` from `start`, or from where it is; a hidden widget, or 0 ms, jumps there."""
+        begin = self.at if start is None else start
+        self.stop()
+        self.setStartValue(float(begin))
+        self.setEndValue(float(goal))
+        self.setDuration(ms if self._widget.isVisible() else 0)
+        self.start()
+
+    def finish(self) -> None:
+        """Jump to the goal, so that nothing runs while hidden."""
+        if self.state() is QAbstractAnimation.State.Running:
+            self.setCurrentTime(self.duration())
+            self.stop()
+
+    def _step(self, value: object) -> None:
+        assert isinstance(value, float)
+        if value != self.at:
+            self.at = value
+            self._widget.update()
