@@ -22,19 +22,16 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
+from lemon_tray.banner_section import BannerSection
 from lemon_tray.bars import DeviceBlock, Tip
+from lemon_tray.controls_section import ControlsSection
+from lemon_tray.devices_section import DevicesSection
 from lemon_tray.edits import Edits
-from lemon_tray.sections import (
-    BannerSection,
-    ControlsSection,
-    DevicesSection,
-    FeedSection,
-    HeadSection,
-    ModelsSection,
-    NoteSection,
-    PoolSection,
-    Section,
-)
+from lemon_tray.feed_section import FeedSection
+from lemon_tray.head_section import HeadSection, NoteSection
+from lemon_tray.models_section import ModelsSection
+from lemon_tray.pool_section import PoolSection
+from lemon_tray.section import Section
 from lemon_tray.theme import WIDTH, Look
 from lemon_tray.view import Command, Kind, PanelView
 from lemon_tray.words import translate
