@@ -13,8 +13,8 @@
  * Fields: name uuid bus total free; mig=1; lag=N (free is that of N calls ago); and error codes to answer:
  * handle, info (name, UUID and address), mem, mem2 (its newer version), procs.
  *
- * FAKE_NVML_TOUCHED names a file that gets the slot of each card that a real driver would wake, and a line
- * `open` for each opening. With OLD_DRIVER defined, the functions of newer drivers are left out.
+ * FAKE_NVML_TOUCHED names a file that gets the address of each card that a real driver would wake, and lines
+ * `open` and `close`. With OLD_DRIVER defined, the functions of newer drivers are left out.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -148,6 +148,7 @@ int nvmlInitWithFlags(unsigned flags) {
 
 int nvmlShutdown(void) {
     if (!opened) return UNINITIALIZED;
+    touched("close");
     opened--;
     return OK;
 }

@@ -65,7 +65,7 @@ class FakeNvml:
         new.replace(self.state)
 
     def take_touched(self) -> list[str]:
-        """Addresses of the cards that were touched since the last time, and `open` for each opening."""
+        """Addresses of cards touched since the last time, with `open` and `close` in between."""
         try:
             lines = self.touched.read_text().split()
         except FileNotFoundError:

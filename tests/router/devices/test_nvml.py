@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import pynvml
 import pytest
 
 from router.devices import nvml
@@ -144,6 +146,27 @@ def test_a_driver_that_tells_of_no_process(fake: FakeNvml, gpus: Clock, code: in
 def test_a_process_in_both_lists_counts_once(fake: FakeNvml, gpus: Clock) -> None:
     fake.use(f"1 7 {GIB}", f"1 7 {2 * GIB} graphics", f"1 8 {GIB} graphics")
     assert gpus.read()[SMALL].by_pid == {7: 2 * GIB, 8: GIB}
+
+
+def test_processes_are_asked_before_memory(
+    fake: FakeNvml, gpus: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else bytes that arrive in between would count neither as used nor as arrived."""
+    asked: list[str] = []
+
+    def note(name: str) -> Any:
+        call = getattr(pynvml, name)
+
+        def noted(*arguments: object) -> Any:
+            asked.append(name)
+            return call(*arguments)
+
+        return noted
+
+    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo"):
+        monkeypatch.setattr(pynvml, name, note(name))
+    gpus.read()
+    assert asked == ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo"] * 2
 
 
 # --- faults of one card ------------------------------------------------------------------------------
@@ -395,12 +418,23 @@ def test_a_card_that_sleeps_is_not_woken_and_shows_its_last_reading(
     assert laptop.read()[LARGE].reason == ""
 
 
+def test_a_card_that_failed_before_it_slept_shows_its_last_figures(
+    fake: FakeNvml, laptop: Clock, sysfs: Sysfs
+) -> None:
+    laptop.read()
+    fake.card(0, mem=10, mem2=10)
+    assert laptop.read()[LARGE].free is None
+    sysfs.nvidia("0000:81:00.0", "suspended")
+    assert laptop.read()[LARGE].free == 40 * GIB
+
+
 def test_when_all_cards_sleep_the_library_is_left_alone(fake: FakeNvml, laptop: Clock, sysfs: Sysfs) -> None:
     laptop.read()
     sysfs.nvidia("0000:21:00.0", "suspended")
     sysfs.nvidia("0000:81:00.0", "suspended")
-    laptop.read()
     fake.take_touched()
+    laptop.read()
+    assert fake.take_touched() == ["close"]
     fake.fail(999)
     readings = laptop.read()
     assert fake.take_touched() == []
