@@ -169,6 +169,43 @@ def focus_ring(painter: QPainter, look: Look, rect: QRectF, radius: float) -> No
 
 # Glyphs on a grid of 16, lines 1.5 wide with round caps. ------------------------------------------------
 
+_Stroke = tuple[tuple[float, float], ...]
+_STRAIGHT: Final[dict[str, tuple[_Stroke, ...]]] = {
+    "check": (((3, 8.5), (6.5, 12), (13, 4.5)),),
+    "pin": (
+        ((5.75, 2.25), (10.25, 2.25)),
+        ((6.5, 2.25), (6.5, 6.5), (4.5, 9.75), (11.5, 9.75), (9.5, 6.5), (9.5, 2.25)),
+        ((8, 9.75), (8, 14)),
+    ),
+    "eject": (((8, 3.25), (13, 9.25), (3, 9.25), (8, 3.25)), ((3, 12.5), (13, 12.5))),
+    "chevron-right": (((6, 3.75), (10.25, 8), (6, 12.25)),),
+    "chevron-down": (((3.75, 6), (8, 10.25), (12.25, 6)),),
+    "minus": (((3.5, 8), (12.5, 8)),),
+    "plus": (((3.5, 8), (12.5, 8)), ((8, 3.5), (8, 12.5))),
+    "warning": (
+        ((8, 2.5), (14.25, 13.25), (1.75, 13.25), (8, 2.5)),
+        ((8, 6.5), (8, 9.25)),
+        ((8, 11.2), (8, 11.3)),
+    ),
+    "download": (
+        ((8, 2.5), (8, 10)),
+        ((4.5, 6.75), (8, 10.25), (11.5, 6.75)),
+        ((2.75, 13.25), (13.25, 13.25)),
+    ),
+    "folder": (
+        ((1.75, 12.75), (1.75, 3.5), (6, 3.5), (7.75, 5.5), (14.25, 5.5), (14.25, 12.75), (1.75, 12.75)),
+    ),
+    "menu": (((2.5, 4.5), (13.5, 4.5)), ((2.5, 8), (13.5, 8)), ((2.5, 11.5), (13.5, 11.5))),
+}
+
+
+def _strokes(p: QPainterPath, *strokes: _Stroke) -> None:
+    """Lines from point to point; a stroke that ends where it began is closed."""
+    for start, *others in strokes:
+        p.moveTo(*start)
+        for point in others:
+            p.lineTo(*point)
+
 
 def _copy(p: QPainterPath) -> None:
     p.addRoundedRect(QRectF(5.75, 5.75, 7.5, 7.5), 1.5, 1.5)
@@ -178,57 +215,6 @@ def _copy(p: QPainterPath) -> None:
     p.cubicTo(2.75, 3.3, 3.3, 2.75, 4.25, 2.75)
     p.lineTo(9.25, 2.75)
     p.cubicTo(9.9, 2.75, 10.25, 2.9, 10.25, 3.5)
-
-
-def _check(p: QPainterPath) -> None:
-    p.moveTo(3, 8.5)
-    p.lineTo(6.5, 12)
-    p.lineTo(13, 4.5)
-
-
-def _pin(p: QPainterPath) -> None:
-    p.moveTo(5.75, 2.25)
-    p.lineTo(10.25, 2.25)
-    p.moveTo(6.5, 2.25)
-    p.lineTo(6.5, 6.5)
-    p.lineTo(4.5, 9.75)
-    p.lineTo(11.5, 9.75)
-    p.lineTo(9.5, 6.5)
-    p.lineTo(9.5, 2.25)
-    p.moveTo(8, 9.75)
-    p.lineTo(8, 14)
-
-
-def _eject(p: QPainterPath) -> None:
-    p.moveTo(8, 3.25)
-    p.lineTo(13, 9.25)
-    p.lineTo(3, 9.25)
-    p.closeSubpath()
-    p.moveTo(3, 12.5)
-    p.lineTo(13, 12.5)
-
-
-def _chevron_right(p: QPainterPath) -> None:
-    p.moveTo(6, 3.75)
-    p.lineTo(10.25, 8)
-    p.lineTo(6, 12.25)
-
-
-def _chevron_down(p: QPainterPath) -> None:
-    p.moveTo(3.75, 6)
-    p.lineTo(8, 10.25)
-    p.lineTo(12.25, 6)
-
-
-def _minus(p: QPainterPath) -> None:
-    p.moveTo(3.5, 8)
-    p.lineTo(12.5, 8)
-
-
-def _plus(p: QPainterPath) -> None:
-    _minus(p)
-    p.moveTo(8, 3.5)
-    p.lineTo(8, 12.5)
 
 
 def _infinity(p: QPainterPath) -> None:
@@ -245,81 +231,20 @@ def _infinity(p: QPainterPath) -> None:
 
 def _info(p: QPainterPath) -> None:
     p.addEllipse(QPointF(8, 8), 6, 6)
-    p.moveTo(8, 7.5)
-    p.lineTo(8, 11)
-    p.moveTo(8, 5)
-    p.lineTo(8, 5.1)
-
-
-def _warning(p: QPainterPath) -> None:
-    p.moveTo(8, 2.5)
-    p.lineTo(14.25, 13.25)
-    p.lineTo(1.75, 13.25)
-    p.closeSubpath()
-    p.moveTo(8, 6.5)
-    p.lineTo(8, 9.25)
-    p.moveTo(8, 11.2)
-    p.lineTo(8, 11.3)
+    _strokes(p, ((8, 7.5), (8, 11)), ((8, 5), (8, 5.1)))
 
 
 def _error(p: QPainterPath) -> None:
-    corners = [QPointF(8 + 6.5 * math.cos(a), 8 + 6.5 * math.sin(a)) for a in _octagon()]
-    p.moveTo(corners[0])
-    for corner in corners[1:]:
-        p.lineTo(corner)
-    p.closeSubpath()
-    p.moveTo(5.9, 5.9)
-    p.lineTo(10.1, 10.1)
-    p.moveTo(10.1, 5.9)
-    p.lineTo(5.9, 10.1)
+    angles = [math.pi / 8 + math.pi / 4 * n for n in range(8)]
+    corners = [(8 + 6.5 * math.cos(a), 8 + 6.5 * math.sin(a)) for a in angles]
+    _strokes(p, (*corners, corners[0]), ((5.9, 5.9), (10.1, 10.1)), ((10.1, 5.9), (5.9, 10.1)))
 
 
-def _octagon() -> list[float]:
-    return [math.pi / 8 + math.pi / 4 * n for n in range(8)]
-
-
-def _download(p: QPainterPath) -> None:
-    p.moveTo(8, 2.5)
-    p.lineTo(8, 10)
-    p.moveTo(4.5, 6.75)
-    p.lineTo(8, 10.25)
-    p.lineTo(11.5, 6.75)
-    p.moveTo(2.75, 13.25)
-    p.lineTo(13.25, 13.25)
-
-
-def _folder(p: QPainterPath) -> None:
-    p.moveTo(1.75, 12.75)
-    p.lineTo(1.75, 3.5)
-    p.lineTo(6, 3.5)
-    p.lineTo(7.75, 5.5)
-    p.lineTo(14.25, 5.5)
-    p.lineTo(14.25, 12.75)
-    p.closeSubpath()
-
-
-def _more(p: QPainterPath) -> None:
-    for y in (4.5, 8.0, 11.5):
-        p.moveTo(2.5, y)
-        p.lineTo(13.5, y)
-
-
-_GLYPHS: Final[dict[str, Callable[[QPainterPath], None]]] = {
+_CURVED: Final[dict[str, Callable[[QPainterPath], None]]] = {
     "copy": _copy,
-    "check": _check,
-    "pin": _pin,
-    "eject": _eject,
-    "chevron-right": _chevron_right,
-    "chevron-down": _chevron_down,
-    "minus": _minus,
-    "plus": _plus,
     "infinity": _infinity,
     "info": _info,
-    "warning": _warning,
     "error": _error,
-    "download": _download,
-    "folder": _folder,
-    "menu": _more,
 }
 _PATHS: dict[str, QPainterPath] = {}
 
@@ -333,7 +258,10 @@ def glyph_path(name: str) -> QPainterPath:
     path = _PATHS.get(name)
     if path is None:
         path = QPainterPath()
-        _GLYPHS[name](path)
+        if name in _STRAIGHT:
+            _strokes(path, *_STRAIGHT[name])
+        else:
+            _CURVED[name](path)
         _PATHS[name] = path
     return path
 

@@ -27,8 +27,8 @@ def slot_size(count: int) -> tuple[float, float]:
     return max(float(SMALLEST[0]), room - gap), gap
 
 
-class Slots(QWidget):
-    """The pool drawn as places. The bar after a slot is the user's limit, the triangle below is the floor."""
+class _PoolPart(QWidget):
+    """What draws the pool: painted anew, and named anew, when it changes."""
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -38,11 +38,22 @@ class Slots(QWidget):
     def show_pool(self, pool: Pool) -> None:
         if pool != self._pool:
             self._pool = pool
-            self.setAccessibleName(pool.accessible)
+            self.setAccessibleName(self.spoken(pool))
             self.update()
 
     def restyle(self) -> None:
         self.update()
+
+    def spoken(self, pool: Pool) -> str:
+        """The accessible name."""
+        raise NotImplementedError
+
+
+class Slots(_PoolPart):
+    """The pool drawn as places. The bar after a slot is the user's limit, the triangle below is the floor."""
+
+    def spoken(self, pool: Pool) -> str:
+        return pool.accessible
 
     def slot_rects(self) -> list[QRectF]:
         """Where each slot stands."""
@@ -99,22 +110,11 @@ def paint_triangle(painter: QPainter, top: QPointF, width: float, colour: QColor
     )
 
 
-class PoolLine(QWidget):
+class PoolLine(_PoolPart):
     """`2 loaded · room for 3 · your limit 1 · floor 3`, the last two behind their signs."""
 
-    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.look = look
-        self._pool: Pool | None = None
-
-    def show_pool(self, pool: Pool) -> None:
-        if pool != self._pool:
-            self._pool = pool
-            self.setAccessibleName(pool.line)
-            self.update()
-
-    def restyle(self) -> None:
-        self.update()
+    def spoken(self, pool: Pool) -> str:
+        return pool.line
 
     def natural_width(self) -> int:
         """Where the sentence ends."""
