@@ -80,6 +80,9 @@ DESKTOP_TOOLS = {
 # What compiles the pretended GPU driver of the device tests. Nothing in the app is compiled.
 COMPILER_PACKAGES = ["gcc", "libc6-dev"]
 FONT_PACKAGE = "fonts-dejavu-core"
+# What the panel is laid out in besides, by the tests.
+TEST_FONT = "Inter"
+TEST_FONT_PACKAGE = "fonts-inter"
 CERTIFICATES_PACKAGE = "ca-certificates"
 
 # Loads what the app loads of Qt, and on Linux the plugins that draw, as the app would.
@@ -116,14 +119,17 @@ def loads(library: str) -> bool:
     return True
 
 
-def has_font(folders: Iterable[Path] | None = None) -> bool:
-    """Whether any scalable font is installed. Without one, Qt draws all text as boxes."""
+def has_font(folders: Iterable[Path] | None = None, family: str = "") -> bool:
+    """Whether any scalable font is installed, or one whose file's name begins so.
+
+    Without any, Qt draws all text as boxes.
+    """
     if folders is None:
         home = Path.home()
         data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
         folders = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"), data / "fonts", home / ".fonts")
     return any(
-        name.lower().endswith((".ttf", ".otf", ".ttc", ".pfb"))
+        name.lower().endswith((".ttf", ".otf", ".ttc", ".pfb")) and name.startswith(family)
         for folder in folders
         for _, _, files in os.walk(folder)
         for name in files
@@ -141,6 +147,11 @@ def has_certificates() -> bool:
 def missing_libraries(libraries: Mapping[str, str], loads: Callable[[str], bool] = loads) -> list[str]:
     """Debian's packages of those libraries that can't be loaded."""
     return [package for library, package in libraries.items() if not loads(library)]
+
+
+def missing_font() -> list[str]:
+    """Debian's package of the font that the tests lay the panel out in, if that is not installed."""
+    return [] if has_font(family=TEST_FONT) else [TEST_FONT_PACKAGE]
 
 
 def missing_tools(find: Callable[[str], str | None] = shutil.which) -> list[str]:
@@ -530,11 +541,13 @@ def missing_to_run(arguments: Sequence[str]) -> list[str]:
 def missing_to_test() -> list[str]:
     """Debian's packages that tests need.
 
-    The tools of the end-to-end tests and the compiler are among them where they can be installed, and in a
-    line to type that is needed anyway; else the tests that use them are skipped.
+    The tools of the end-to-end tests, the compiler and the second font are among them where they can be
+    installed, and in a line to type that is needed anyway; else the tests that use them are skipped.
     """
     missing = missing_to_run(())
-    return missing + missing_tools() + missing_compiler() if missing or may_install() else missing
+    if not missing and not may_install():
+        return missing
+    return missing + missing_tools() + missing_compiler() + missing_font()
 
 
 def command_run(setup: Setup, arguments: list[str]) -> int:

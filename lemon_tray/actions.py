@@ -48,8 +48,8 @@ class Actions(QObject):
             case Kind.UNLOAD:
                 self._given_up.add(command.target)
                 self._start(self._unload(command.target))
-            case Kind.UNLOAD_ALL:
-                self._start(self._unload(None))
+            case Kind.FREE_ALL:
+                self._start(self._free_all())
             case Kind.PIN:
                 self._pin(command.target, bool(command.value))
             case Kind.PAUSE:
@@ -117,13 +117,19 @@ class Actions(QObject):
             title = translate("Actions", "{model} was not loaded").format(model=plain(model, 24))
             self.failed.emit(fault_banner(f"load:{model}", title, said(error)))
 
-    async def _unload(self, model: str | None) -> None:
+    async def _unload(self, model: str) -> None:
         try:
             await self._door.unload(model, wait=False)
         except RouterError as error:
-            name = plain(model, 24) if model else translate("Actions", "All")
-            title = translate("Actions", "{model} was not unloaded").format(model=name)
+            title = translate("Actions", "{model} was not unloaded").format(model=plain(model, 24))
             self.failed.emit(fault_banner(f"unload:{model}", title, said(error)))
+
+    async def _free_all(self) -> None:
+        try:
+            await self._door.free_all()
+        except RouterError as error:
+            title = translate("Actions", "Not all memory was freed")
+            self.failed.emit(fault_banner("free_all", title, said(error)))
 
     def _pin(self, model: str, pinned: bool) -> None:
         try:

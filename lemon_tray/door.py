@@ -42,6 +42,13 @@ class Door(Protocol):
     async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
         """Unload a model, or all of them."""
 
+    async def free_all(self) -> None:
+        """Unload everything, and load nothing before somebody asks for a model again.
+
+        Raises:
+            RouterError: a process cannot be killed.
+        """
+
     def pin(self, model: str, pinned: bool) -> None:
         """Keep a model from being chosen as a victim, or stop doing so."""
 

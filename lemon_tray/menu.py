@@ -132,8 +132,8 @@ class TrayMenu(QObject):
         self.load = QMenu(translate("Menu", "Load"), self.models)
         self.models.addMenu(self.load)
         self.load_actions: dict[str, QAction] = {}
-        self.unload_all = self.models.addAction(translate("Menu", "Unload all"))
-        self.unload_all.triggered.connect(lambda: self.asked.emit(Command(Kind.UNLOAD_ALL)))
+        self.free_all = menu.addAction(translate("Menu", "Free all VRAM now"))
+        self.free_all.triggered.connect(lambda: self.asked.emit(Command(Kind.FREE_ALL)))
         self.pause = menu.addAction(translate("Menu", "Pause loading"))
         self.pause.setCheckable(True)
         self.pause.triggered.connect(lambda on: self.asked.emit(Command(Kind.PAUSE, value=on)))
@@ -264,7 +264,7 @@ class TrayMenu(QObject):
                 menu.show_model(entry)
         if not fixed:
             self._models_note.setVisible(not entries)
-        self.unload_all.setEnabled(bool(entries))
+        self.free_all.setEnabled(bool(entries))
         self._show_loadable(dict(view.menu.loadable), fixed)
         loading = [entry.model for entry in entries.values() if entry.loading]
         if fixed:

@@ -19,7 +19,7 @@ class Kind(StrEnum):
     SET = "set"
     LOAD = "load"
     UNLOAD = "unload"
-    UNLOAD_ALL = "unload_all"
+    FREE_ALL = "free_all"
     PIN = "pin"
     PAUSE = "pause"
     GET_DEMO = "get_demo"

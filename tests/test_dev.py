@@ -234,6 +234,9 @@ def test_fonts_are_looked_for_below_the_folders(tmp_path: Path) -> None:
     (tmp_path / "truetype").mkdir()
     (tmp_path / "truetype" / "Some.TTF").touch()
     assert dev.has_font([tmp_path])
+    assert not dev.has_font([tmp_path], family=dev.TEST_FONT)
+    (tmp_path / "Inter-Regular.otf").touch()
+    assert dev.has_font([tmp_path], family=dev.TEST_FONT)
 
 
 @pytest.mark.parametrize(

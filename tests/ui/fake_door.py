@@ -74,6 +74,9 @@ class FakeDoor:
     async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
         await self._answer("unload", model)
 
+    async def free_all(self) -> None:
+        await self._answer("free_all")
+
     async def tell_notice(self, notice: str) -> None:
         await self._answer("told", notice)
         self.publish(notices=tuple(n for n in self._snapshot.notices if n.id != notice))

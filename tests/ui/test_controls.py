@@ -207,7 +207,7 @@ def test_stepper_with_mouse_and_keys(look: Look, qtbot: QtBot) -> None:
     [
         (Command(Kind.LOAD, "A"), ("load", "A", {})),
         (Command(Kind.UNLOAD, "A"), ("unload", "A")),
-        (Command(Kind.UNLOAD_ALL), ("unload", None)),
+        (Command(Kind.FREE_ALL), ("free_all",)),
         (Command(Kind.PIN, "A", True), ("pin", "A", True)),
         (Command(Kind.PAUSE, "", True), ("pause", True)),
         (Command(Kind.GET_DEMO), ("pull_demo",)),

@@ -65,6 +65,7 @@ def test_all_of_it(menu: TrayMenu) -> None:
         "-",
         "Cancel loading Gemma-3-4B",
         "Models >",
+        "Free all VRAM now",
         "Pause loading",
         "Add a folder with models…",
         "-",
@@ -85,7 +86,6 @@ def test_all_of_it(menu: TrayMenu) -> None:
         f"Gemma-3-4B: loading 43{NBSP}% >",
         "-",
         "Load >",
-        "Unload all",
     ]
     assert texts(menu.load) == ["Mistral-7B"]
     assert texts(menu.resident_menus["Llama-3.3-70B"]) == [
@@ -134,7 +134,7 @@ def test_each_row_asks_for_what_it_says(menu: TrayMenu) -> None:
     menu.resident_menus["Qwen3-8B"].pinned.trigger()
     menu.resident_menus["Qwen3-8B"].unload.trigger()
     menu.resident_menus["Qwen3-8B"].copy_name.trigger()
-    menu.unload_all.trigger()
+    menu.free_all.trigger()
     menu.pause.trigger()
     menu.open_panel.trigger()
     menu.copy_endpoint.trigger()
@@ -153,7 +153,7 @@ def test_each_row_asks_for_what_it_says(menu: TrayMenu) -> None:
         Command(Kind.PIN, "Qwen3-8B", True),
         Command(Kind.UNLOAD, "Qwen3-8B"),
         Command(Kind.COPY, "text", "Qwen3-8B"),
-        Command(Kind.UNLOAD_ALL),
+        Command(Kind.FREE_ALL),
         Command(Kind.PAUSE, "", True),
         Command(Kind.OPEN_PANEL),
         Command(Kind.COPY, "endpoint"),
@@ -267,4 +267,4 @@ def test_no_submenu_is_empty(menu: TrayMenu) -> None:
     menu.show_view(view_of(canned.empty()))
     for sub in menu.menu.findChildren(QMenu):
         assert texts(sub) or not sub.menuAction().isEnabled(), sub.title()
-    assert texts(menu.models) == ["(None loaded)", "-", "(Load >)", "(Unload all)"]
+    assert texts(menu.models) == ["(None loaded)", "-", "(Load >)"]
