@@ -1,0 +1,30 @@
+"""The real program, with one change: the model `slow` is read from a pipe that nobody writes to.
+
+The real engine then stays inside its load, with Python's lock held, for as long as it lives. The environment
+variable names the pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from msgspec import structs
+
+import router.service.router as service
+from lemon_tray.__main__ import main
+from router.engines.base import WorkerSpec
+
+PIPE = "LEMON_TEST_PIPE"
+make_spec = service.make_spec
+
+
+def slow_spec(*given: Any) -> WorkerSpec:
+    spec = make_spec(*given)
+    return structs.replace(spec, path=os.environ[PIPE]) if spec.model == "slow" else spec
+
+
+if __name__ == "__main__":
+    service.make_spec = slow_spec
+    sys.exit(main(sys.argv[1:]))
