@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lemon_tray.names import plain
-from lemon_tray.present_devices import device_title
+from lemon_tray.present_devices import device_title, usable_devices
 from lemon_tray.present_pool import unknown_candidates
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option, Progress
 from lemon_tray.words import translate
@@ -25,7 +25,7 @@ def present_banners(
     found: list[Banner] = []
     if fault is not None:
         found.append(fault)
-    found.extend(_unknown_device(d) for d in snapshot.devices if d.state is DeviceState.UNKNOWN)
+    found.extend(_unknown_device(d) for d in usable_devices(snapshot) if d.state is DeviceState.UNKNOWN)
     if snapshot.degraded:
         text = plain(snapshot.degraded, 400)
         found.append(

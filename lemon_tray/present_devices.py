@@ -31,23 +31,33 @@ def device_labels(snapshot: Snapshot) -> dict[str, str]:
     return {d.id: plain(d.label or d.name, 24) for d in snapshot.devices}
 
 
+def usable_devices(snapshot: Snapshot) -> list[DeviceView]:
+    """The host, and the cards that the engine can load on."""
+    return [d for d in snapshot.devices if d.kind == HOST or d.usable]
+
+
 def _shown_devices(snapshot: Snapshot) -> list[DeviceView]:
-    gpus = [d for d in snapshot.devices if d.kind != HOST]
+    usable = usable_devices(snapshot)
+    gpus = [d for d in usable if d.kind != HOST]
     if not gpus:
-        return list(snapshot.devices)
+        return usable
     # The host's bar joins the cards' once a model lives there alone: its memory is then at stake too.
-    hosts = {d.id for d in snapshot.devices if d.kind == HOST}
+    hosts = {d.id for d in usable if d.kind == HOST}
     alone = any(r.devices and hosts.issuperset(r.devices) for r in snapshot.residents)
-    return list(snapshot.devices) if alone else gpus
+    return usable if alone else gpus
 
 
 def devices_note(snapshot: Snapshot) -> str:
     """What is worth knowing of the devices as a whole; "" for nothing."""
     if snapshot.simulated:
         return translate("Bar", "These devices are simulated.")
-    if snapshot.devices and all(d.kind == HOST for d in snapshot.devices):
-        return translate("Bar", "No GPU found: models run on the CPU, more slowly.")
-    return ""
+    if not snapshot.devices or any(d.kind != HOST for d in usable_devices(snapshot)):
+        return ""
+    idle = [device_title(d) for d in snapshot.devices if not d.usable]
+    if idle:
+        text = translate("Bar", "{names} found, but this engine runs models on the CPU.")
+        return text.format(names=", ".join(idle))
+    return translate("Bar", "No GPU found: models run on the CPU, more slowly.")
 
 
 def present_bars(snapshot: Snapshot, numbers: Mapping[str, int]) -> tuple[Bar, ...]:

@@ -50,7 +50,8 @@ class DeviceView(Struct, frozen=True):
     """One device. `total` and `free` are None while unknown; then `reason` says why.
 
     `ours` are bytes that residents hold, `reserved` bytes that loads in flight are still to take,
-    `others` what other programs hold, `margin` what admission keeps free.
+    `others` what other programs hold, `margin` what admission keeps free. A device that is not `usable` is
+    there, but the engine cannot reach it: nothing is ever loaded on it.
     """
 
     id: str
@@ -66,6 +67,7 @@ class DeviceView(Struct, frozen=True):
     state: DeviceState
     reason: str = ""
     segments: tuple[SegmentView, ...] = ()
+    usable: bool = True
 
 
 class ResidentView(Struct, frozen=True):

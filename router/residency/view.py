@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
 from router.catalog.model import LLM
-from router.devices.base import DeviceReading
+from router.devices.base import DeviceInfo, DeviceReading
 from router.residency.desire import Desired
 from router.residency.narrate import pool_of
 from router.residency.table import Resident, Table
@@ -87,11 +87,14 @@ def queue_view(table: Table) -> QueueView:
     return QueueView(len(table.waiters), table.waiting_bytes, by_model)
 
 
-def devices_view(readings: Iterable[DeviceReading], table: Table) -> tuple[DeviceView, ...]:
-    return tuple(_device(reading, table) for reading in readings)
+def devices_view(
+    readings: Iterable[DeviceReading], table: Table, is_usable: Callable[[DeviceInfo], bool]
+) -> tuple[DeviceView, ...]:
+    """The devices; `is_usable` tells which ones the engine can load on."""
+    return tuple(_device(reading, table, is_usable(reading.device)) for reading in readings)
 
 
-def _device(reading: DeviceReading, table: Table) -> DeviceView:
+def _device(reading: DeviceReading, table: Table, usable: bool) -> DeviceView:
     device = reading.device
     segments = tuple(
         SegmentView(resident.model.name, planned, _not_arrived(resident, planned))
@@ -116,6 +119,7 @@ def _device(reading: DeviceReading, table: Table) -> DeviceView:
         state=DeviceState.OK if known else DeviceState.UNKNOWN,
         reason=reading.reason,
         segments=segments,
+        usable=usable,
     )
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from router.catalog.model import Model
-from router.devices.base import HOST_ID, DeviceReading
+from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
 from router.engines.base import WorkerSpec
 from router.errors import LoadFailed
 from router.memory.demand import default_ctx, demand
 from router.residency.world import LoadOptions
 from router.settings.schema import Settings
+
+BACKENDS: Final = frozenset({"simulated"})
+"""Kinds of GPUs that the engine reaches: the embedded one runs on the processor."""
+
+
+def is_usable(device: DeviceInfo) -> bool:
+    """Whether the engine can load a model on the device."""
+    return device.kind != "gpu" or device.backend in BACKENDS
 
 
 def make_spec(
@@ -42,12 +51,18 @@ def make_spec(
 
 
 def place(readings: Iterable[DeviceReading], charged: Mapping[str, int]) -> str:
-    """The id of the GPU with the most memory left, counting what is booked but not yet visible; without any
-    GPU whose memory is known, the host."""
+    """The id of the GPU with the most memory left, counting what is booked but not yet visible.
+
+    Without any GPU that the engine can use and whose memory is known, it is the host.
+    """
 
     def left(reading: DeviceReading) -> int:
         free, total = reading.free or 0, reading.total or 0
         return min(free, total - charged.get(reading.device.id, 0))
 
-    gpus = [r for r in readings if r.device.kind == "gpu" and r.total is not None and r.free is not None]
+    gpus = [
+        r
+        for r in readings
+        if r.device.kind == "gpu" and is_usable(r.device) and r.total is not None and r.free is not None
+    ]
     return max(gpus, key=left).device.id if gpus else HOST_ID

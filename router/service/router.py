@@ -16,8 +16,8 @@ from msgspec import structs
 from router.catalog.catalog import Catalog
 from router.catalog.demo import DEMO, fetch_demo
 from router.catalog.model import Model
+from router.devices import machine
 from router.devices.base import DeviceProvider
-from router.devices.host import HostMemory
 from router.devices.sampler import Sampler
 from router.devices.simulated import SimulatedDevices
 from router.engines.base import Engine
@@ -36,7 +36,7 @@ from router.service import notices
 from router.service.downloads import Downloads
 from router.service.lag import LagProbe
 from router.service.options import load_options
-from router.service.placing import make_spec
+from router.service.placing import is_usable, make_spec
 from router.service.sampling import keep_reading
 from router.service.status import status_of
 from router.settings import schema
@@ -134,7 +134,7 @@ class Router:
         self._engine = EmbeddedEngine(logs_dir=self._paths.log_dir, state_dir=self._paths.state_dir)
         await self._engine.reap_leftovers()
         engine: Engine = self._engine
-        self._devices = Sampler([HostMemory()])
+        self._devices = Sampler(machine.sources())
         if self._simulate is not None:
             clock = asyncio.get_running_loop().time
             self._simulated = SimulatedDevices(self._simulate, clock, self._devices)
@@ -333,7 +333,7 @@ class Router:
             settings=schema.as_dict(desired.settings),
             pool=pool,
             residents=view.residents_view(desired, table),
-            devices=view.devices_view(reconciler.readings, table),
+            devices=view.devices_view(reconciler.readings, table, is_usable),
             policies=view.policies_view(desired),
             models=self._model_views,
             queue=view.queue_view(table),

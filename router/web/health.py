@@ -101,6 +101,7 @@ def device_entry(device: DeviceView) -> dict[str, Any]:
         "ours": device.ours,
         "others": device.others,
         "margin": device.margin,
+        "usable": device.usable,
     }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from lemon_tray.present_devices import tenths
 from lemon_tray.view import SegmentKind
+from router.snapshot import DeviceState
 from router.units import GIB, NBSP
 from tests.ui import canned
 from tests.ui.canned import GIB as CANNED_GIB
@@ -71,6 +72,16 @@ def test_a_machine_without_a_gpu_shows_host_memory_and_says_so() -> None:
     shown = view_of(canned.cpu())
     assert [(b.title, b.used) for b in shown.bars] == [("Host memory", "20.7")]
     assert "No GPU found" in shown.devices_note
+
+
+def test_a_card_that_the_engine_cannot_use_is_named_and_not_drawn() -> None:
+    card = canned.device(0, "RTX 4090", {}, usable=False)
+    lost = canned.device(1, "RTX 3090", {}, usable=False, state=DeviceState.UNKNOWN, total=None, free=None)
+    of = msgspec.structs.replace(canned.cpu(), devices=(card, lost, *canned.cpu().devices))
+    shown = view_of(of)
+    assert [b.title for b in shown.bars] == ["Host memory"]
+    assert shown.devices_note == "RTX 4090, RTX 3090 found, but this engine runs models on the CPU."
+    assert shown.banner is None or "RTX" not in shown.banner.title
 
 
 def test_simulated_devices_are_said_to_be_simulated() -> None:
