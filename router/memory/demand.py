@@ -6,24 +6,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from router.memory.cache import CTX_STEP, ENCODERS
 from router.memory.header import ModelHeader
 from router.units import MIB
 
-#: Architectures that read a whole text at once and keep no cache.
-ENCODERS: Final = frozenset(
-    {
-        "bert",
-        "eurobert",
-        "gemma-embedding",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "modern-bert",
-        "neo-bert",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "t5encoder",
-    }
-)
 #: Architectures whose compute graph is the one that the compute formula was fitted to.
 _FITTED: Final = frozenset(
     {"gemma", "gemma2", "gemma3", "granite", "llama", "mistral3", "phi3", "qwen2", "qwen3", "smollm3"}
@@ -39,8 +25,6 @@ UNKNOWN_CTX: Final = 4096
 #: must see a whole text at once.
 UBATCH: Final = 512
 ENCODER_UBATCH: Final = 2048
-#: The engine rounds a context up to a multiple of this.
-CTX_STEP: Final = 256
 #: Least compute buffer that is planned for, and what the worker process itself holds.
 COMPUTE_FLOOR: Final = 64 * MIB
 OVERHEAD: Final = 64 * MIB

@@ -7,12 +7,14 @@ and no length in it is believed further than the bytes that are really there.
 from __future__ import annotations
 
 import itertools
+import math
 import os
+import re
 import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -92,6 +94,56 @@ _BLOCKS: Final = {
 
 Scalar = int | float | bool | str
 
+#: How GPU back ends of the CUDA family lay out a tensor: a row of quantized elements is filled up to a
+#: multiple of so many elements, and the next tensor begins at a multiple of so many bytes; in host memory of
+#: so many.
+GPU_ROW: Final = 512
+GPU_ALIGNMENT: Final = 128
+HOST_ALIGNMENT: Final = 32
+
+
+def padded(size: int, alignment: int) -> int:
+    """The least multiple of `alignment` that holds `size`."""
+    return -(-size // alignment) * alignment
+
+
+class Sizes(Struct, frozen=True, array_like=True):
+    """Bytes that the same tensors take in host memory and in a GPU's."""
+
+    host: int = 0
+    gpu: int = 0
+
+    def __add__(self, other: Sizes) -> Sizes:
+        return Sizes(self.host + other.host, self.gpu + other.gpu)
+
+
+class Weights(Struct, frozen=True, array_like=True):
+    """Tensors added up by where an engine puts them: enough to place them, and small for any model.
+
+    Attributes:
+        blocks: by block, without its experts.
+        experts: by block, the tensors of its experts.
+        token_embd: the table of token embeddings.
+        inputs: other tables that stay with the input, on the host.
+        first: tensors that go where the first block goes.
+        rotary: tables that every device with a block has a copy of.
+        output: all others; they go where the output goes.
+        largest: of the blocks' tensors without experts, the largest.
+        largest_expert: of the experts' tensors, the largest; one tensor holds all experts of a block.
+        table_quantized: the embedding table has a quantized type.
+    """
+
+    blocks: tuple[Sizes, ...] = ()
+    experts: tuple[Sizes, ...] = ()
+    token_embd: Sizes = Sizes()
+    inputs: Sizes = Sizes()
+    first: Sizes = Sizes()
+    rotary: Sizes = Sizes()
+    output: Sizes = Sizes()
+    largest: int = 0
+    largest_expert: int = 0
+    table_quantized: bool = False
+
 
 class ModelHeader(Struct, frozen=True):
     """The fields that the router uses. Per-layer values are tuples with one entry a block.
@@ -107,6 +159,16 @@ class ModelHeader(Struct, frozen=True):
         sliding_window: tokens that the windowed blocks see; 0 if there are none.
         state_bytes: bytes of recurrent state of one block and one slot; 0 for plain attention.
         has_output: there is an output table of its own; without one the embedding table serves twice.
+        weights: the tensors by place; empty where only their sum is known.
+        expert_shared_feed_forward_length: of the expert that sees every token; 0 if there is none.
+        window_pattern: which blocks are windowed, as the file tells: nothing, one period, or a flag a block.
+        key_length_swa, value_length_swa: of windowed blocks.
+        shared_kv_layers: so many of the last blocks use another block's cache.
+        nextn_layers: so many of the last blocks only predict further tokens.
+        is_latent: keys and values are kept compressed, together.
+        indexer_key_length: elements a token of a further cache that picks tokens; 0 if there is none.
+        full_attention_interval: of so many blocks the last has attention, the others recurrent state.
+        shard_count: files that the model is made of, by the file's own words.
     """
 
     architecture: str
@@ -129,6 +191,17 @@ class ModelHeader(Struct, frozen=True):
     sliding_window: int = 0
     state_bytes: int = 0
     has_output: bool = True
+    weights: Weights = Weights()
+    expert_shared_feed_forward_length: int = 0
+    window_pattern: tuple[int, ...] = ()
+    key_length_swa: int = 0
+    value_length_swa: int = 0
+    shared_kv_layers: int = 0
+    nextn_layers: int = 0
+    is_latent: bool = False
+    indexer_key_length: int = 0
+    full_attention_interval: int = 0
+    shard_count: int = 1
 
 
 def read_header(path: Path) -> ModelHeader:
@@ -138,6 +211,46 @@ def read_header(path: Path) -> ModelHeader:
         ConfigError: the file cannot be read or is not a sound GGUF file; the message names it and says why.
             Where the cause is an OSError, that is the exception's `__cause__`.
     """
+    return _described(path, *_read(path))
+
+
+def read_shards(paths: Sequence[Path]) -> ModelHeader:
+    """Read the headers of all files of a model, in order. The first describes it; tensors come from all.
+
+    Blocks: call it in a thread.
+
+    Raises:
+        ConfigError: as `read_header`, and where a file is missing, twice there, or of another model.
+    """
+    if not paths:
+        raise ValueError("a model has at least one file")
+    metadata, tensors = _read(paths[0])
+    for number, path in enumerate(paths):
+        more, others = (metadata, tensors) if number == 0 else _read(path)
+        try:
+            count, place = more.integer("split.count", 1), more.integer("split.no")
+        except _Unsound as error:
+            raise _fault(path, str(error)) from None
+        if count != len(paths) or place != number:
+            raise _fault(path, f"it is file {place + 1} of {count}, not {number + 1} of {len(paths)}")
+        if number:
+            if twice := tensors.keys() & others.keys():
+                raise _fault(path, f"tensor {min(twice)} is in another file too")
+            tensors = tensors | others
+    return _described(paths[0], metadata, tensors)
+
+
+def _described(path: Path, metadata: _Metadata, tensors: Mapping[str, _Tensor]) -> ModelHeader:
+    try:
+        architecture = metadata.scalars.get("general.architecture")
+        if not isinstance(architecture, str) or not architecture:
+            raise _Unsound("it names no architecture")
+        return _header(architecture, metadata, tensors)
+    except _Unsound as error:
+        raise _fault(path, str(error)) from None
+
+
+def _read(path: Path) -> tuple[_Metadata, dict[str, _Tensor]]:
     try:
         # Not blocking, so that a pipe without a writer is opened, found to be no file, and refused.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -250,7 +363,12 @@ _TENSOR_TAIL: Final = struct.Struct("<IQ")
 _EXTENTS: Final = tuple(struct.Struct(f"<{count}Q") for count in range(MAX_DIMENSIONS + 1))
 
 #: Number arrays with one entry a block that are wanted, by the end of their key.
-_PER_BLOCK: Final = (".attention.head_count", ".attention.head_count_kv", ".feed_forward_length")
+_PER_BLOCK: Final = (
+    ".attention.head_count",
+    ".attention.head_count_kv",
+    ".attention.sliding_window_pattern",
+    ".feed_forward_length",
+)
 _VOCABULARY: Final = "tokenizer.ggml.tokens"
 
 
@@ -273,6 +391,11 @@ class _Metadata:
             raise _Unsound(f"{key} is {value}, which cannot be")
         return value
 
+    def hint(self, key: str, default: int = 0, most: int = 1 << 24) -> int:
+        """Like `integer`, where a value that cannot be is no reason to refuse the file."""
+        value = self.scalars.get(key)
+        return value if isinstance(value, int) and 0 <= value <= most else default
+
     def by_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
         """One number a block; a single number in the file stands for all blocks."""
         values = self.arrays.get(key)
@@ -285,16 +408,13 @@ class _Metadata:
         return values[:blocks]
 
 
-def _parse(source: _Source) -> ModelHeader:
+def _parse(source: _Source) -> tuple[_Metadata, dict[str, _Tensor]]:
     tensor_count, key_count = _file_head(source)
     metadata = _Metadata()
     for _ in range(key_count):
         _read_value(source, metadata, source.text())
-    architecture = metadata.scalars.get("general.architecture")
-    if not isinstance(architecture, str) or not architecture:
-        raise _Unsound("it names no architecture")
-    sizes = _tensor_sizes(source, tensor_count, metadata.integer("general.alignment", 32, MAX_ALIGNMENT))
-    return _header(architecture, metadata, sizes)
+    alignment = metadata.integer("general.alignment", 32, MAX_ALIGNMENT)
+    return metadata, _tensors(source, tensor_count, alignment)
 
 
 def _file_head(source: _Source) -> tuple[int, int]:
@@ -345,54 +465,109 @@ def _read_array(source: _Source, metadata: _Metadata, key: str) -> None:
         source.skip_strings(count)
     elif scalar is None:
         raise _Unsound(f"{key} is an array of the unusable value type {kind}")
-    elif key.endswith(_PER_BLOCK) and count <= MAX_BLOCKS and kind not in (_FLOAT32, _FLOAT64, _BOOL):
-        metadata.arrays[key] = tuple(source.take(scalar)[0] for _ in range(count))
+    elif key.endswith(_PER_BLOCK) and count <= MAX_BLOCKS and kind not in (_FLOAT32, _FLOAT64):
+        metadata.arrays[key] = tuple(int(source.take(scalar)[0]) for _ in range(count))
     else:
         source.skip(count * scalar.size)
 
 
-def _tensor_sizes(source: _Source, count: int, alignment: int) -> dict[str, int]:
-    """Bytes by tensor name, each checked to lie within the file."""
+class _Tensor(NamedTuple):
+    """An entry of the tensor table. `size` is in bytes, `columns` the elements of one row."""
+
+    size: int
+    columns: int
+    block: tuple[int, int]
+    offset: int
+
+
+def _tensors(source: _Source, count: int, alignment: int) -> dict[str, _Tensor]:
+    """The tensors by name, each checked to lie within the file."""
     if alignment <= 0 or alignment & (alignment - 1):
         raise _Unsound(f"its alignment is {alignment}, which is no power of two")
-    sizes: dict[str, int] = {}
-    unknown: dict[str, int] = {}
-    places: dict[str, int] = {}
+    found: dict[str, _Tensor] = {}
+    unknown: list[str] = []
     for _ in range(count):
         name = source.text()
         (dimensions,) = source.take(_KIND)
         if dimensions > MAX_DIMENSIONS:
             raise _Unsound(f"tensor {name} claims {dimensions} dimensions")
-        elements = 1
-        for extent in source.take(_EXTENTS[dimensions]):
-            elements *= extent
+        extents = source.take(_EXTENTS[dimensions])
+        elements = math.prod(extents)
         kind, offset = source.take(_TENSOR_TAIL)
-        if name in places:
+        if name in found:
             raise _Unsound(f"it holds tensor {name} twice")
-        places[name] = offset
         block = _BLOCKS.get(kind)
         if block is None:
             # An element type newer than this table: the tensor reaches to the next one at most.
-            unknown[name] = kind
-        else:
-            sizes[name] = -(-elements // block[0]) * block[1]
-    data = -(-source.place // alignment) * alignment
+            unknown.append(name)
+            block = (1, 1)
+        columns = extents[0] if extents else 1
+        found[name] = _Tensor(-(-elements // block[0]) * block[1], columns, block, offset)
+    data = padded(source.place, alignment)
     room = source.size - data
     if unknown:
-        edges = sorted({*places.values(), max(room, 0)})
+        edges = sorted({*(tensor.offset for tensor in found.values()), max(room, 0)})
         following = dict(itertools.pairwise(edges))
         for name in unknown:
-            sizes[name] = following.get(places[name], places[name]) - places[name]
-    for name, offset in places.items():
-        if offset + sizes[name] > room:
+            offset = found[name].offset
+            found[name] = found[name]._replace(size=following.get(offset, offset) - offset)
+    for name, tensor in found.items():
+        if tensor.offset + tensor.size > room:
             raise _Unsound(
-                f"it is incomplete: tensor {name} ends at byte {data + offset + sizes[name]}, "
+                f"it is incomplete: tensor {name} ends at byte {data + tensor.offset + tensor.size}, "
                 f"but the file has {source.size} bytes"
             )
-    return sizes
+    return found
 
 
-def _header(architecture: str, metadata: _Metadata, sizes: Mapping[str, int]) -> ModelHeader:
+_IN_BLOCK: Final = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,5})\.(.+)", re.ASCII)
+_EXPERTS: Final = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch|)exps")
+_INPUTS: Final = ("position_embd.", "token_types.", "per_layer_token_embd.")
+_ROTARY: Final = ("rope_freqs.", "rope_factors_long.", "rope_factors_short.")
+_TABLE: Final = "token_embd.weight"
+
+
+def _sizes(tensor: _Tensor) -> Sizes:
+    elements, size = tensor.block
+    gpu = tensor.size
+    if elements > 1 and tensor.columns % GPU_ROW:
+        gpu += (GPU_ROW - tensor.columns % GPU_ROW) // elements * size
+    return Sizes(padded(tensor.size, HOST_ALIGNMENT), padded(gpu, GPU_ALIGNMENT))
+
+
+def _weights(tensors: Mapping[str, _Tensor], count: int) -> Weights:
+    """Add the tensors up by their place; `count` is the number of blocks."""
+    blocks, experts = [Sizes()] * count, [Sizes()] * count
+    sums = dict.fromkeys(("inputs", "first", "rotary", "output"), Sizes())
+    largest = largest_expert = 0
+    for name, tensor in tensors.items():
+        sizes = _sizes(tensor)
+        match = _IN_BLOCK.match(name)
+        number = int(match[1]) if match else count
+        if match and number < count:
+            if _EXPERTS.match(match[2]):
+                experts[number] += sizes
+                largest_expert = max(largest_expert, sizes.gpu)
+            else:
+                blocks[number] += sizes
+                largest = max(largest, sizes.gpu)
+        elif name != _TABLE:
+            starts = name.startswith
+            place = "inputs" if starts(_INPUTS) else "rotary" if starts(_ROTARY) else "output"
+            sums["first" if starts("token_embd_norm.") else place] += sizes
+    table = tensors.get(_TABLE)
+    return Weights(
+        blocks=tuple(blocks),
+        experts=tuple(experts),
+        token_embd=_sizes(table) if table else Sizes(),
+        largest=largest,
+        largest_expert=largest_expert,
+        table_quantized=table is not None and table.block[0] > 1,
+        **sums,
+    )
+
+
+def _header(architecture: str, metadata: _Metadata, tensors: Mapping[str, _Tensor]) -> ModelHeader:
     def number(key: str, default: int = 0, most: int = 1 << 40) -> int:
         return metadata.integer(f"{architecture}.{key}", default, most)
 
@@ -408,6 +583,18 @@ def _header(architecture: str, metadata: _Metadata, sizes: Mapping[str, int]) ->
     name = metadata.scalars.get("general.name", "")
     kinds = ("general.file_type", f"{architecture}.pooling_type")
     file_type, pooling = (metadata.integer(key) if key in metadata.scalars else None for key in kinds)
+    key_length = number("attention.key_length", width, 1 << 24)
+    value_length = number("attention.value_length", width, 1 << 24)
+    pattern = f"{architecture}.attention.sliding_window_pattern"
+    flags = metadata.arrays.get(pattern)
+    if flags is not None:
+        window_pattern = tuple(int(bool(flag)) for flag in flags[:blocks]) if len(flags) >= blocks else ()
+    else:
+        window_pattern = (metadata.hint(pattern),) if pattern in metadata.scalars else ()
+
+    def hint(key: str, default: int = 0) -> int:
+        return metadata.hint(f"{architecture}.{key}", default)
+
     return ModelHeader(
         architecture=architecture,
         name=name if isinstance(name, str) else "",
@@ -417,18 +604,29 @@ def _header(architecture: str, metadata: _Metadata, sizes: Mapping[str, int]) ->
         feed_forward_length=feed_forward,
         head_count=heads,
         head_count_kv=by_block_kv,
-        key_length=number("attention.key_length", width, 1 << 24),
-        value_length=number("attention.value_length", width, 1 << 24),
+        key_length=key_length,
+        value_length=value_length,
         vocab_size=metadata.lengths.get(_VOCABULARY, 0) or number("vocab_size"),
-        weights_bytes=sum(sizes.values()),
-        token_embd_bytes=sizes.get("token_embd.weight", 0),
+        weights_bytes=sum(tensor.size for tensor in tensors.values()),
+        token_embd_bytes=tensors[_TABLE].size if _TABLE in tensors else 0,
         pooling_type=pooling,
         file_type=file_type,
         expert_used_count=number("expert_used_count", 0, 1 << 16),
         expert_feed_forward_length=number("expert_feed_forward_length", 0, 1 << 24),
         sliding_window=number("attention.sliding_window"),
         state_bytes=_state_bytes(number, embedding),
-        has_output="output.weight" in sizes or not sizes,
+        has_output="output.weight" in tensors or not tensors,
+        weights=_weights(tensors, blocks),
+        expert_shared_feed_forward_length=hint("expert_shared_feed_forward_length"),
+        window_pattern=window_pattern,
+        key_length_swa=hint("attention.key_length_swa", key_length),
+        value_length_swa=hint("attention.value_length_swa", value_length),
+        shared_kv_layers=hint("attention.shared_kv_layers"),
+        nextn_layers=hint("nextn_predict_layers"),
+        is_latent=hint("attention.key_length_mla") > 0 and hint("attention.value_length_mla") > 0,
+        indexer_key_length=hint("attention.indexer.key_length"),
+        full_attention_interval=hint("full_attention_interval"),
+        shard_count=metadata.hint("split.count", 1),
     )
 
 

@@ -15,9 +15,20 @@ F32: Final = 0
 F16: Final = 1
 Q4_0: Final = 2
 Q8_0: Final = 8
+Q4_K: Final = 12
+Q6_K: Final = 14
+MXFP4: Final = 39
 
 #: Elements in a block and bytes of a block, for the types that the tests use.
-_BLOCK: Final = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q8_0: (32, 34)}
+_BLOCK: Final = {
+    F32: (1, 4),
+    F16: (1, 2),
+    Q4_0: (32, 18),
+    Q8_0: (32, 34),
+    Q4_K: (256, 144),
+    Q6_K: (256, 210),
+    MXFP4: (32, 17),
+}
 _ALIGNMENT: Final = 32
 
 # Value types of the format.
