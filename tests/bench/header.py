@@ -91,9 +91,9 @@ def main() -> None:
         }
     report(
         {name: round(value, 3) for name, value in numbers.items()},
-        f"{count} tensors, {TOKENS} tokens: {numbers['cold_plan_ms']:.1f} ms to read and plan; the header again"
-        f" {numbers['from_disk_ms']:.2f} ms from disk, {numbers['from_memory_ms']:.3f} ms from memory; the plan"
-        f" alone {numbers['plan_ms']:.2f} ms",
+        f"{count} tensors, {TOKENS} tokens: {numbers['cold_plan_ms']:.1f} ms to read and plan; the header"
+        f" again {numbers['from_disk_ms']:.2f} ms from disk, {numbers['from_memory_ms']:.3f} ms from memory;"
+        f" the plan alone {numbers['plan_ms']:.2f} ms",
     )
 
 
