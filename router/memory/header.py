@@ -92,6 +92,9 @@ _BLOCKS: Final = {
     39: (32, 17),  # MXFP4
 }
 
+#: Q4_0, Q8_0, Q2_K, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4: the engine may interleave their rows for a processor.
+_REPACKED: Final = frozenset(_BLOCKS[kind] for kind in (2, 8, 10, 12, 13, 14, 20, 39))
+
 Scalar = int | float | bool | str
 
 #: How GPU back ends of the CUDA family lay out a tensor: a row of quantized elements is filled up to a
@@ -130,7 +133,7 @@ class Weights(Struct, frozen=True, array_like=True):
         output: all others; they go where the output goes.
         largest: of the blocks' tensors without experts, the largest.
         largest_expert: of the experts' tensors, the largest; one tensor holds all experts of a block.
-        table_quantized: the embedding table has a quantized type.
+        table_repacked: the embedding table has a type that a processor may compute with in another form.
     """
 
     blocks: tuple[Sizes, ...] = ()
@@ -142,7 +145,7 @@ class Weights(Struct, frozen=True, array_like=True):
     output: Sizes = Sizes()
     largest: int = 0
     largest_expert: int = 0
-    table_quantized: bool = False
+    table_repacked: bool = False
 
 
 class ModelHeader(Struct, frozen=True):
@@ -562,7 +565,7 @@ def _weights(tensors: Mapping[str, _Tensor], count: int) -> Weights:
         token_embd=_sizes(table) if table else Sizes(),
         largest=largest,
         largest_expert=largest_expert,
-        table_quantized=table is not None and table.block[0] > 1,
+        table_repacked=table is not None and table.block in _REPACKED,
         **sums,
     )
 

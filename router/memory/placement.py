@@ -181,6 +181,7 @@ def device_demand(header: ModelHeader, options: PlacementOptions, size_bytes: in
         )
     doubtful = header.architecture not in EXACT or unplaced > 0 or bool(header.nextn_layers)
     doubtful |= bool(header.shared_kv_layers or header.state_bytes or header.is_latent)
+    doubtful |= not header.has_output and _repacks(header, options)
     return DeviceDemand(per_device, estimate=doubtful)
 
 
@@ -250,8 +251,13 @@ def _place_weights(
     # Without an output table the embedding table serves as one, in a copy unless it is there already. On the
     # processor there is a copy too where the engine turns quantized weights into another form.
     if not header.has_output and header.architecture not in ENCODERS:
-        copied = output != HOST or (options.repack and weights.table_quantized and not options.devices)
+        copied = output != HOST or _repacks(header, options)
         table[output] += weights.token_embd if copied else Sizes()
+
+
+def _repacks(header: ModelHeader, options: PlacementOptions) -> bool:
+    """There may be a second form of the embedding table, depending on the processor."""
+    return options.repack and header.weights.table_repacked and not options.devices
 
 
 def _counted(header: ModelHeader) -> int:

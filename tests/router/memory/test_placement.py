@@ -101,9 +101,10 @@ def test_a_table_that_serves_twice_is_there_twice() -> None:
     assert weights(tied, devices=("a",)) == {"a": 3500, HOST: 300}
     assert weights(tied) == {HOST: 3500}
     # The processor may use another form of it, in a copy.
-    quantized = replace(tied, weights=replace(once, table_quantized=True))
+    quantized = replace(tied, weights=replace(once, table_repacked=True))
     assert weights(quantized) == {HOST: 3800}
     assert weights(quantized, repack=False) == {HOST: 3500}
+    assert device_demand(quantized, PlacementOptions()).estimate
     assert weights(replace(tied, architecture="bert"), devices=("a",)) == {"a": 3200, HOST: 300}
 
 
@@ -124,7 +125,7 @@ def test_rows_of_quantized_tensors_are_filled_up_on_gpus_only(tmp_path: Path) ->
     assert read.experts == (Sizes(128, 128),)
     assert read.token_embd == Sizes(1728, 1792)
     assert (read.first, read.rotary, read.output) == (Sizes(32, 128), Sizes(32, 128), Sizes(32, 128))
-    assert (read.largest, read.largest_expert, read.table_quantized) == (3584, 128, True)
+    assert (read.largest, read.largest_expert, read.table_repacked) == (3584, 128, True)
 
 
 @pytest.mark.fault("F30")
