@@ -114,7 +114,8 @@ WAITING_DIALOGS = {
 
 
 def forbidden_calls(tree: ast.AST) -> list[str]:
-    """Uses that run a second event loop inside the first, or stop the loop with tasks still on it."""
+    """Uses that run a second event loop inside the first, or stop the loop with tasks still on it; and
+    `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes as its wait ends."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
@@ -126,13 +127,14 @@ def forbidden_calls(tree: ast.AST) -> list[str]:
         stops = node.attr in ("quit", "exit") and (
             last.endswith(("app", "application")) or last == "instance"
         )
-        if nested or waiting or stops:
+        loses = (owner, node.attr) == ("asyncio", "wait_for")
+        if nested or waiting or stops or loses:
             found.append(f"line {node.lineno}: {owner}.{node.attr}")
     return found
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_second_loop_and_no_quit(path: Path) -> None:
+def test_no_second_loop_no_quit_and_no_lost_cancellation(path: Path) -> None:
     assert forbidden_calls(ast.parse(path.read_text(encoding="utf-8"))) == []
 
 
@@ -148,6 +150,7 @@ def test_no_second_loop_and_no_quit(path: Path) -> None:
         "QtWidgets.QApplication.exit(0)",
         "QMessageBox.question(self, 'a', 'b')",
         "QtWidgets.QFileDialog.getOpenFileName(self)",
+        "await asyncio.wait_for(event.wait(), 1)",
     ],
 )
 def test_forbidden_calls_are_found(line: str) -> None:

@@ -389,7 +389,8 @@ class SettingsStore:
         if self._pending is None or seconds <= 0:
             return
         try:
-            await asyncio.wait_for(self._hurry.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
         except TimeoutError:
             return
 

@@ -56,7 +56,8 @@ class Waker:
                 log.exception("Looking for changes of %s failed; it goes on.", what)
             pause = max(self.interval_s, SHARE * (time.monotonic() - began))
             try:
-                await asyncio.wait_for(self._woken.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
             except TimeoutError:
                 continue
             finally:

@@ -192,3 +192,25 @@ async def test_a_watch_survives_a_failure_and_can_be_woken(caplog: pytest.LogCap
     assert "changes of things failed" in caplog.text
     task.cancel()
     await asyncio.wait([task])
+
+
+@pytest.mark.fault("F06")
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_watch_that_is_woken_and_cancelled_at_once_ends(turns: int) -> None:
+    looked = asyncio.Event()
+
+    async def look() -> None:
+        looked.set()
+
+    waker = Waker(3600)
+    task = asyncio.create_task(waker.run(look, "things"))
+    await looked.wait()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waker.wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=30)
+    assert done
+    assert task.cancelled()
