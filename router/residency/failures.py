@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.catalog.model import Identity, Model
-from router.engines.base import Exit
 from router.errors import WorkerDied
 from router.residency.world import Failure
 
@@ -34,9 +33,9 @@ class Failures:
         self._failures[model.name] = Failure(count, until, message), model.identity
 
     def judge_death(
-        self, model: Model, exit: Exit, now: float, *, of_first_request: bool
+        self, model: Model, how: str, now: float, *, of_first_request: bool = False, last_words: str = ""
     ) -> WorkerDied | None:
-        """What a worker's death says of its model.
+        """What a worker's death says of its model. `how` is what it did, such as `ended with signal 9`.
 
         One death is an accident: the next request loads the model again, and None is returned. One of the
         first request that a worker got, or several in a row, is a fault of the model like a failed load.
@@ -46,8 +45,8 @@ class Failures:
         if not of_first_request and len(recent) + 1 < DEATHS_BEFORE_BACKOFF:
             return None
         often = f", {len(recent) + 1} times in a row" if recent else ""
-        last = f" Its last words: {exit.log_tail[-1]}" if exit.log_tail else ""
-        error = WorkerDied(f"The worker of {model.name} ended with {exit.words}{often}.{last}")
+        last = f" Its last words: {last_words}" if last_words else ""
+        error = WorkerDied(f"The worker of {model.name} {how}{often}.{last}")
         self.note(model, error.message, now)
         return error
 

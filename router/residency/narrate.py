@@ -126,6 +126,15 @@ class Narrator:
             device=self._device(resident),
         )
 
+    def unreachable(self, resident: Resident) -> None:
+        self._tell(
+            "worker_unreachable",
+            f"The worker of {resident.model.name} runs but refuses connections; it is to be replaced.",
+            severity=Severity.ERROR,
+            model=resident.model.name,
+            device=self._device(resident),
+        )
+
     def stuck(self, resident: Resident) -> None:
         self._tell(
             "worker_stuck",
@@ -267,5 +276,6 @@ _REASONS = {
     Why.DELETED: ", whose file is gone",
     Why.NO_MEMBERSHIP: ", which nothing needs any more",
     Why.NO_WAITER: ", which nobody waits for",
+    Why.UNREACHABLE: ", whose worker refuses connections",
     Why.SHUTDOWN: " at shutdown",
 }

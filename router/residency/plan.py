@@ -4,7 +4,7 @@ All policy of residency lives here. One pass goes through these steps, in this o
 
 1. refuse the waiters that nothing can help (time is up, the model is gone or keeps failing);
 2. serve those who waited for a load that has ended (they *boarded* it), before anything drains;
-3. send away what has a reason of its own to go (unload, deleted, no membership left);
+3. send away what has a reason of its own to go (unload, deleted, unreachable, no membership left);
 4. shrink each pool that is over its limit;
 5. serve the queue in order of arrival, choosing victims for the loads that need room;
 6. unload what was idle for too long, or what memory pressure asks for.
@@ -178,6 +178,8 @@ class _Planner:
                 continue
             if resident.row.unload:
                 self._let_go(resident, Why.UNLOADED)
+            elif resident.row.unreachable:
+                self._let_go(resident, Why.UNREACHABLE)
             elif resident.state is READY and resident.row.model not in self.desired.models:
                 self._let_go(resident, Why.DELETED)
             elif resident.state is LOADING and self._is_unwanted(resident):

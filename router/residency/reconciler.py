@@ -259,7 +259,7 @@ class Reconciler:
         self._touch(resident)
         if tokens and seconds > 0:
             resident.tokens_per_s = tokens / seconds
-        if resident.id in self.table.residents:
+        if resident.id in self.table.residents and not resident.unreachable:
             resident.served += 1
             self.table.failures.answered(resident.model.name)
         if not self._is_leased():
@@ -440,7 +440,13 @@ class Reconciler:
         if waiter.wants is Wants.LOAD:
             waiter.future.set_result(None)
             return
-        lease = Lease(resident, waiter.wants is Wants.HELPER, self._loop.create_future(), self._released)
+        lease = Lease(
+            resident,
+            waiter.wants is Wants.HELPER,
+            self._loop.create_future(),
+            self._released,
+            self._condemned,
+        )
         resident.leases.add(lease)
         self._touch(resident)
         if waiter.keep_alive_s is not None:
@@ -553,13 +559,25 @@ class Reconciler:
                 lease.end("worker_died")
             error = self.table.failures.judge_death(
                 resident.model,
-                exit,
+                f"ended with {exit.words}",
                 self._loop.time(),
                 of_first_request=bool(resident.leases) and not resident.served,
+                last_words=exit.log_tail[-1] if exit.log_tail else "",
             )
             if error is not None:
                 self._fail_waiters(resident.model, error)
         self._pass()
+
+    def _condemned(self, resident: Resident) -> None:
+        """Its worker refuses connections: as good as dead, though answers under way may end."""
+        if resident.state is not ResidentState.READY or resident.unreachable:
+            return
+        resident.unreachable = True
+        self._say.unreachable(resident)
+        error = self.table.failures.judge_death(resident.model, "refused connections", self._loop.time())
+        if error is not None:
+            self._fail_waiters(resident.model, error)
+        self.kick()
 
     def _book_stuck(self, resident: Resident) -> None:
         resident.stuck = True

@@ -31,6 +31,7 @@ class Lease:
         helper: bool,
         cut: asyncio.Future[str],
         on_release: Callable[[Lease, int, float], None],
+        on_condemn: Callable[[Resident], None],
     ) -> None:
         if resident.worker is None:
             raise ValueError(f"{resident.model.name} has no worker to lease")
@@ -40,6 +41,7 @@ class Lease:
         self.helper = helper
         self._cut = cut
         self._on_release: Callable[[Lease, int, float], None] | None = on_release
+        self._on_condemn = on_condemn
 
     @property
     def cut(self) -> asyncio.Future[str]:
@@ -50,6 +52,10 @@ class Lease:
         """Ask whoever holds the lease to end its answer."""
         if not self._cut.done():
             self._cut.set_result(why)
+
+    def condemn(self) -> None:
+        """Tell that the worker refuses connections although its process runs: it is to be replaced."""
+        self._on_condemn(self.resident)
 
     def release(self, *, tokens: int = 0, seconds: float = 0.0) -> None:
         """Give the hold back. Only the first call counts."""
@@ -90,6 +96,7 @@ class Resident:
         self.worker: Worker | None = None
         self.newcomer = False
         self.unload = False
+        self.unreachable = False
         self.stuck = False
         self.served = 0
         self.drain: Drain | None = None
@@ -121,6 +128,7 @@ class Resident:
             bytes=self.spec.booking,
             newcomer=self.newcomer,
             unload=self.unload,
+            unreachable=self.unreachable,
             was_draining=self.drain is not None,
             stuck=self.stuck,
             keep_alive_s=self.keep_alive_s,

@@ -37,6 +37,7 @@ class Why(StrEnum):
     DELETED = "deleted"
     NO_MEMBERSHIP = "no_membership"
     NO_WAITER = "no_waiter"
+    UNREACHABLE = "unreachable"
     SHUTDOWN = "shutting_down"
 
 
@@ -65,6 +66,7 @@ class ResidentRow(Struct, frozen=True):
         load_s: how long the load took.
         newcomer: became READY in the very step that this pass belongs to, and has served nobody.
         unload: the user asked for it to go.
+        unreachable: its worker takes no connection although its process runs.
         was_draining: the previous pass drained it.
         keep_alive_s: None for the setting's value.
         bytes: charged for each device id.
@@ -85,6 +87,7 @@ class ResidentRow(Struct, frozen=True):
     bytes: Mapping[str, int]
     newcomer: bool = False
     unload: bool = False
+    unreachable: bool = False
     was_draining: bool = False
     stuck: bool = False
     keep_alive_s: float | None = None

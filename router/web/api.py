@@ -23,6 +23,9 @@ class Lease(Protocol):
     def cut(self) -> asyncio.Future[str]:
         """Done when the answer must end now; the result is `shutting_down`, `unloaded` or `worker_died`."""
 
+    def condemn(self) -> None:
+        """Tell that the worker refuses connections although its process runs. Release the lease then, too."""
+
     def release(self, *, tokens: int = 0, seconds: float = 0.0) -> None:
         """Give the hold back. Idempotent, never blocks. The rate shown is `tokens` generated in `seconds`."""
 

@@ -208,7 +208,8 @@ class Inference:
     async def _answer(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
         with contextlib.suppress(NotReached):
             return await self._attempt(request, job, stream)
-        # Its process died between the grant and the request, of which nothing was sent: ask anew, once.
+        # Its process died between the grant and the request, or nobody listens there any more. Nothing was
+        # sent: ask anew, once.
         try:
             return await self._attempt(request, job, stream)
         except NotReached as exc:
@@ -232,8 +233,9 @@ class Inference:
                     await exchange.send(job.kind.path, request.raw_headers, job.body)
                     began = loop.time()
                     response, usage = await self._pass_on(request, job, stream, exchange)
-                except NotReached:
-                    await self._death(lease.worker)
+                except NotReached as exc:
+                    if await self._death(lease.worker) is None and exc.refused:
+                        lease.condemn()
                     raise
                 except UpstreamError as exc:
                     raise await self._explained(lease, exc) from exc

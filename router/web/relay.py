@@ -56,7 +56,11 @@ class UpstreamError(Exception):
 
 
 class NotReached(UpstreamError):
-    """No connection could be opened: nothing was sent."""
+    """No connection could be opened: nothing was sent. `refused`: nobody listens there."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class Broken(UpstreamError):
@@ -421,7 +425,10 @@ class Relay:
                     lambda: WorkerConnection(loop, self._silence_s), worker.host, worker.port
                 )
         except OSError as exc:
-            raise NotReached(f"The worker takes no connection: {exc.strerror or exc}") from exc
+            raise NotReached(
+                f"The worker takes no connection: {exc.strerror or exc}",
+                refused=isinstance(exc, ConnectionRefusedError),
+            ) from exc
         return connection
 
     def keep(self, worker: Worker, connection: WorkerConnection) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,23 @@ async def test_a_worker_that_dies_idle_is_loaded_again(tmp_path: Path, tiny_mode
         assert (await router.health())["state"] == "warning"
         assert (await router.chat("alpha"))["model"] == "alpha"
         assert (await router.health())["state"] == "ready"
+
+
+@pytest.mark.fault("F11")
+async def test_a_worker_that_closes_its_port_is_replaced(tmp_path: Path, tiny_models: Path) -> None:
+    async with live(tmp_path, tiny_models) as router:
+        await router.chat("alpha")
+        pid = (await router.pids())["alpha"]
+        reconciler = router.router._reconciler
+        assert reconciler is not None
+        (resident,) = reconciler.table.residents.values()
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            assert resident.worker is not None
+            resident.worker.port = nobody.getsockname()[1]
+            assert (await router.chat("alpha"))["model"] == "alpha"
+        assert (await router.pids())["alpha"] != pid
+        assert router.told("worker_unreachable") == ["alpha"]
 
 
 @pytest.mark.fault("F38")

@@ -213,6 +213,46 @@ def test_f11_a_death_right_after_ready(turns: int) -> None:
     dies()
 
 
+@pytest.mark.fault("F11")
+@virtual
+async def test_f11_a_worker_that_refuses_connections_is_replaced_once_its_answers_have_ended() -> None:
+    house = House(A)
+    house.reconciler.pin("A", True)
+    answering = house.ask("A", 20.0)
+    await asyncio.sleep(2)
+    lease = await house.reconciler.acquire("A")
+    for _ in range(2):
+        lease.condemn()
+    lease.release()
+    await settle()
+    assert house.state("A") is DRAINING
+    pid = await house.use("A")
+    assert pid != await answering
+    assert house.engine.starts == ["A", "A"]
+    assert told(house, "worker_unreachable") == ["A"]
+    (evicted,) = (e for e in house.reconciler.feed.latest(50) if e.code == "evict")
+    assert evicted.reason == "unreachable"
+    lease.condemn()
+    await settle()
+    assert house.state("A") is READY
+
+
+@pytest.mark.fault("F11")
+@virtual
+async def test_f11_workers_that_refuse_connections_again_and_again_back_off() -> None:
+    house = House(A)
+    for _ in range(3):
+        lease = await house.reconciler.acquire("A")
+        lease.condemn()
+        lease.release()
+    with pytest.raises(LoadFailed, match="refused connections, 3 times in a row") as refused:
+        await house.use("A")
+    assert refused.value.code == "load_backoff"
+    assert house.engine.starts == ["A"] * 3
+    await asyncio.sleep(11)
+    await house.use("A")
+
+
 # F12: a loading model as the victim
 
 

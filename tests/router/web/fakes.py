@@ -175,12 +175,16 @@ class FakeLease:
         self.worker: Worker = worker
         self._cut: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.released = asyncio.Event()
+        self.condemned = False
         self.tokens = 0
         self.seconds = 0.0
 
     @property
     def cut(self) -> asyncio.Future[str]:
         return self._cut
+
+    def condemn(self) -> None:
+        self.condemned = True
 
     def release(self, *, tokens: int = 0, seconds: float = 0.0) -> None:
         if not self.released.is_set():

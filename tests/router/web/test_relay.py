@@ -276,6 +276,8 @@ async def test_a_worker_that_takes_no_connection_is_asked_for_anew_once() -> Non
         answer = await s.ask("POST", CHAT, chat())
         assert answer.status == 200
         assert [lease.released.is_set() for lease in s.api.leases] == [True, True]
+        # It had died, which the router notices by itself.
+        assert not any(lease.condemned for lease in s.api.leases)
 
 
 async def test_a_worker_that_stays_unreachable_is_a_502() -> None:
@@ -285,7 +287,7 @@ async def test_a_worker_that_stays_unreachable_is_a_502() -> None:
         assert answer.status == 502
         assert answer.error["code"] == "worker_died"
         assert len(s.api.leases) == 2
-        assert all(lease.released.is_set() for lease in s.api.leases)
+        assert all(lease.condemned and lease.released.is_set() for lease in s.api.leases)
 
 
 async def test_a_large_answer_goes_on_before_its_end() -> None:
