@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from router.snapshot import ResidentState
-from tests.service.live import Live, live, policy
+from tests.service.live import Live, live, policy, request
 
 pytestmark = pytest.mark.engine
 
@@ -169,6 +169,19 @@ async def test_a_request_for_another_model_does_not_cut_an_answer(tmp_path: Path
         assert (await other)["model"] == "beta"
         assert (await third)["model"] == "alpha"
         assert router.told("admit") == ["alpha", "beta", "alpha"]
+
+
+@pytest.mark.fault("F15")
+async def test_keep_alive_of_a_chat_holds(tmp_path: Path, tiny_models: Path) -> None:
+    async with live(tmp_path, tiny_models, settings={"evict_idle_timeout_s": 0}) as router:
+        await router.chat("alpha", keep_alive="24h")
+        for _ in range(3):
+            assert set(await router.pids()) == {"alpha"}
+        await router.chat("alpha", keep_alive=0)
+        await router.until_loaded()
+        answer = await router.post("/v1/chat/completions", request("alpha", keep_alive="abc"), status=400)
+        assert answer["error"]["param"] == "keep_alive"
+        assert router.told("admit") == ["alpha"]
 
 
 @pytest.mark.fault("F11")
