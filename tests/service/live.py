@@ -14,7 +14,7 @@ import aiohttp
 from router.engines.base import WorkerSpec
 from router.paths import Paths
 from router.service import Router
-from router.snapshot import ResidentState, Snapshot
+from router.snapshot import Snapshot
 from tests.support import gguf
 
 PATIENCE_S = 60.0
@@ -150,9 +150,6 @@ class Live(Client):
     async def until_loaded(self, *names: str) -> Snapshot:
         """Wait until these models, and no others, have a process or are to get one."""
         return await self.until(lambda s: sorted(r.model for r in s.residents) == sorted(names))
-
-    def states(self) -> dict[str, ResidentState]:
-        return {r.model: r.state for r in self.router.snapshot.residents}
 
     def told(self, code: str) -> list[str | None]:
         """The models of all feed entries with this code, in order."""
