@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from router.catalog import scan as scanning
-from router.catalog.model import Model
+from router.catalog.model import Model, by_every_name, spelled
 from router.memory.demand import model_type
 from router.memory.header import ModelHeader, read_header
 from router.settings.watching import INTERVAL_S, Settling, Waker
@@ -48,7 +47,7 @@ class Catalog:
         self._settling = settling or Settling()
         self._max_depth = max_depth
         self._models: Mapping[str, Model] = MappingProxyType({})
-        self._aliases: dict[str, Model] = {}
+        self._names: Mapping[str, Model] = MappingProxyType({})
         self._survey: scanning.Survey | None = None
         self._order = asyncio.Lock()
         self._waker = Waker(interval_s)
@@ -69,6 +68,11 @@ class Catalog:
     def models(self) -> Mapping[str, Model]:
         """Name to model, by name; broken ones too. A change makes a new mapping."""
         return self._models
+
+    @property
+    def names(self) -> Mapping[str, Model]:
+        """Names and aliases, as the catalog spells them, to models. A change makes a new mapping."""
+        return self._names
 
     async def scan(self, *, settle: bool = True) -> Mapping[str, Model]:
         """Look through the folders and return the models.
@@ -99,12 +103,11 @@ class Catalog:
 
     def resolve(self, name: str) -> Model | None:
         """The model of that name, else of that alias."""
-        wanted = unicodedata.normalize("NFC", name)
-        return self._models.get(wanted) or self._aliases.get(wanted)
+        return self._names.get(spelled(name))
 
     def near(self, name: str) -> list[str]:
         """Up to three names or aliases like this one, the most alike first."""
-        folded = {known.casefold(): known for known in (*self._aliases, *self._models)}
+        folded = {known.casefold(): known for known in self._names}
         found = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.5)
         return [folded[match] for match in found]
 
@@ -132,6 +135,6 @@ class Catalog:
             if model.broken and (known is None or known.broken != model.broken):
                 log.warning("%s cannot be loaded: %s", scanning.readable(model.path), model.broken)
         self._models = MappingProxyType(models)
-        self._aliases = {alias: model for model in models.values() for alias in model.aliases}
+        self._names = MappingProxyType(by_every_name(models.values()))
         if self.on_change is not None:
             self.on_change(self._models)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from router.memory.header import ModelHeader
@@ -41,3 +44,20 @@ class Model(Struct, frozen=True):
     def context_length(self) -> int:
         """The length the model was trained for, in tokens; 0 if unknown."""
         return self.header.context_length if self.header else 0
+
+
+def spelled(name: str) -> str:
+    """A name as the catalog spells it: letters with their accents composed, however it was typed."""
+    return unicodedata.normalize("NFC", name)
+
+
+def by_every_name(models: Iterable[Model]) -> dict[str, Model]:
+    """Names and aliases to models; a name goes before an alias. Look up what is `spelled`."""
+    lookup: dict[str, Model] = {}
+    listed = list(models)
+    for model in listed:
+        for alias in model.aliases:
+            lookup.setdefault(alias, model)
+    for model in listed:
+        lookup[model.name] = model
+    return lookup

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from router.catalog.model import LLM, TYPES, Model
+from router.catalog.model import LLM, TYPES, Model, spelled
 from router.policy.document import Policy
 from router.settings.schema import UNLIMITED, Settings
 
@@ -47,18 +47,6 @@ class Desired(Struct, frozen=True):
     def unresolved(self) -> tuple[tuple[str, str], ...]:
         """(policy, candidate) of every candidate of an active policy that resolves to nothing."""
         return tuple((p.name, c) for p in self.policies if p.enabled for c in p.unresolved)
-
-
-def by_every_name(models: Iterable[Model]) -> dict[str, Model]:
-    """Names and aliases to models; a name goes before an alias."""
-    lookup: dict[str, Model] = {}
-    listed = list(models)
-    for model in listed:
-        for alias in model.aliases:
-            lookup.setdefault(alias, model)
-    for model in listed:
-        lookup[model.name] = model
-    return lookup
 
 
 def desire(
@@ -111,7 +99,7 @@ def _resolve(
     found: dict[str, None] = {}
     missing: dict[str, None] = {}
     for name in written:
-        model = lookup.get(name)
+        model = lookup.get(spelled(name))
         if model is not None:
             found[model.name] = None
             continue

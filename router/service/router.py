@@ -29,7 +29,6 @@ from router.policy.document import Policy
 from router.policy.parse import parse_policy
 from router.policy.store import PolicyStore, unresolved
 from router.residency import view
-from router.residency.desire import by_every_name
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.service import notices
@@ -254,10 +253,9 @@ class Router:
             self._reconciler.configure(policies=self._policies.policies.values())
 
     def _catalog_changed(self) -> None:
-        models = self._catalog.models.values()
-        self._model_views = tuple(_shown(model) for model in models)
+        self._model_views = tuple(_shown(model) for model in self._catalog.models.values())
         if self._reconciler is not None:
-            self._reconciler.configure(lookup=by_every_name(models))
+            self._reconciler.configure(lookup=self._catalog.names)
 
     def _folders(self) -> tuple[Path, ...]:
         asked = (Path(folder).expanduser() for folder in self._store.settings.models_dirs)

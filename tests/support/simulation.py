@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from router.catalog.model import LLM, Identity, Model
+from router.catalog.model import LLM, Identity, Model, by_every_name
 from router.devices.base import DeviceReading
 from router.engines.base import Exit, WorkerSpec
 from router.errors import LoadFailed
 from router.policy.document import Policy
-from router.residency.desire import by_every_name
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
 from router.residency.world import LoadOptions

@@ -13,10 +13,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router.catalog.model import EMBEDDING
+from router.catalog.model import EMBEDDING, by_every_name
 from router.devices.base import DeviceInfo, DeviceReading
 from router.errors import RouterError
-from router.residency.desire import by_every_name
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from router.catalog.model import by_every_name
 from router.errors import LoadFailed, RouterError, SlotsPinned, Unavailable
-from router.residency.desire import by_every_name
 from router.residency.view import policies_view, pool_view, residents_view
 from router.residency.world import LoadOptions, Wants
 from router.settings.schema import Settings

@@ -8,10 +8,10 @@ import logging
 
 import pytest
 
-from router.catalog.model import EMBEDDING
+from router.catalog.model import EMBEDDING, by_every_name
 from router.devices.base import DeviceInfo, DeviceReading
 from router.errors import LoadFailed, ModelNotFound, RouterError, SlotsPinned, Unavailable
-from router.residency.desire import by_every_name, desire
+from router.residency.desire import desire
 from router.residency.reconciler import Reconciler
 from router.residency.view import pool_view
 from router.residency.world import LoadOptions, Wants
@@ -49,6 +49,14 @@ def test_r1_the_floor_is_a_union_of_distinct_local_language_models():
     desired = desire(Settings(), [policy("p", "A", "small", "E")], by_every_name(everything), {})
     assert desired.policies[0].count == 1
     assert desired.policies[0].candidates == ("A", "E")
+
+
+def test_r1_a_candidate_counts_however_its_accents_are_typed():
+    composed, apart = "Qwen-caf\u00e9", "Qwen-cafe\u0301"
+    desired = desire(Settings(), [policy("p", composed, apart)], by_every_name([model(composed)]), {})
+    assert desired.floor == 1
+    assert desired.policies[0].candidates == (composed,)
+    assert desired.unresolved == ()
 
 
 def test_r1_the_effective_limit_is_for_language_models_alone_and_unlimited_stays_unlimited():
