@@ -16,6 +16,7 @@ from router.paths import Paths
 from router.service import Router
 from router.snapshot import Snapshot
 from tests.support import gguf
+from tests.support.processes import is_running
 
 PATIENCE_S = 60.0
 """No wait in these tests comes near it on a machine that works."""
@@ -208,11 +209,3 @@ async def live(
     assert [pid for pid in pids if is_running(pid)] == []
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert left == set()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"

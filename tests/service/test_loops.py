@@ -19,22 +19,17 @@ from router.service import Router
 from router.service import router as service
 from router.snapshot import ResidentState
 from tests.service.live import live, policy
+from tests.support.loops import LOOPS, loop_factory
 
 pytestmark = pytest.mark.engine
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture(params=["asyncio", "uvloop", "qasync"])
+@pytest.fixture(params=LOOPS)
 def on_loop(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine to its end. A warning, or something said to the loop's exception handler, fails."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    if request.param == "uvloop":
-        factory = pytest.importorskip("uvloop").new_event_loop
-    elif request.param == "qasync":
-        qasync = pytest.importorskip("qasync")
-        app = request.getfixturevalue("qapp")
-        factory = lambda: qasync.QEventLoop(app)  # noqa: E731  # a factory in one line
+    factory = loop_factory(request)
     said: list[str] = []
 
     async def whole(work: Coroutine[Any, Any, None]) -> None:

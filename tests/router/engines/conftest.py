@@ -18,6 +18,7 @@ from router.engines.base import WorkerSpec
 from router.engines.embedded import EmbeddedEngine
 from router.engines.process import StopLimits
 from tests.support import gguf
+from tests.support.loops import LOOPS, loop_factory
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 
@@ -25,15 +26,10 @@ Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 Fake = Callable[..., EmbeddedEngine]
 
 
-@pytest.fixture(params=["asyncio", "uvloop", "qasync"])
+@pytest.fixture(params=LOOPS)
 def on_loop(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine function to its end, and sees that no task outlives it."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    if request.param == "uvloop":
-        factory = pytest.importorskip("uvloop").new_event_loop
-    elif request.param == "qasync":
-        qasync, app = pytest.importorskip("qasync"), request.getfixturevalue("qapp")
-        factory = lambda: qasync.QEventLoop(app)  # noqa: E731  # a factory in one line
+    factory = loop_factory(request)
 
     async def whole(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await main()
@@ -96,14 +92,6 @@ def spec_of(path: Path | str = "/nowhere.gguf", type: str = "llm", **rest: Any) 
 
 def ignore(share: float) -> None:
     """No interest in progress."""
-
-
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def children(pid: int) -> set[int]:

@@ -17,8 +17,9 @@ import pytest
 from router.engines.base import Worker
 from router.engines.embedded import EmbeddedEngine
 from router.errors import LoadFailed, ShuttingDown
-from tests.router.engines.conftest import Run, children, ended, ignore, is_running, spec_of
+from tests.router.engines.conftest import Run, children, ended, ignore, spec_of
 from tests.support import gguf
+from tests.support.processes import is_running
 
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 

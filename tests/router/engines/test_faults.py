@@ -23,9 +23,9 @@ from tests.router.engines.conftest import (
     ended,
     fake_command,
     ignore,
-    is_running,
     spec_of,
 )
+from tests.support.processes import is_running
 
 
 @pytest.fixture(autouse=True)
