@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from router.catalog.model import Model
@@ -48,6 +48,7 @@ from router.residency.world import (
 )
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
+from router.tasks import Tasks
 
 log = logging.getLogger("router.residency")
 
@@ -95,7 +96,7 @@ class Reconciler:
         self.blocked: Mapping[str, Wait] = {}
         self.degraded = ""
         self.passes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._pace = Pace(self._loop, self._pass, publish, self._slept)
         self._replan_s = REPLAN_FIRST_S
         self._in_pass = False
@@ -208,9 +209,7 @@ class Reconciler:
         if self.table.closing:
             raise ShuttingDown("Lemon Tray is shutting down.")
         if self.degraded:
-            raise Unavailable(
-                f"The router cannot decide at the moment ({self.degraded}).", code="degraded", retry_after_s=5
-            )
+            raise _undecided(self.degraded)
         known = self.desired.models.get(model)
         if known is None and model not in self.table.resident_types():
             raise ModelNotFound(f"There is no model {model}.", param="model")
@@ -389,14 +388,7 @@ class Reconciler:
         self.degraded = f"{type(error).__name__}: {error}"
         for waiter in list(self.table.waiters.values()):
             if waiter.boarded == 0:
-                self._answer(
-                    waiter,
-                    Unavailable(
-                        f"The router cannot decide at the moment ({self.degraded}).",
-                        code="degraded",
-                        retry_after_s=5,
-                    ),
-                )
+                self._answer(waiter, _undecided(self.degraded))
         self._pace.ran(self._loop.time() + self._replan_s)
         self._replan_s = min(self._replan_s * 2, REPLAN_MAX_S)
 
@@ -478,7 +470,7 @@ class Reconciler:
         self._touch(resident)
         self.table.residents[resident.id] = resident
         self._say.loading(resident, self.readings)
-        resident.task = self._spawn(self._life(resident), f"worker of {model.name}")
+        resident.task = self._tasks.spawn(self._life(resident), f"worker of {model.name}")
 
     def _evict(self, resident: Resident, drain: Drain) -> None:
         loading = resident.state is ResidentState.LOADING
@@ -614,18 +606,7 @@ class Reconciler:
         for waiter in self.table.waiting_for(model.name):
             self._answer(waiter, error)
 
-    # Tasks and the end
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self._loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        return task
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s failed", task.get_name(), exc_info=task.exception())
+    # The end
 
     async def shutdown(self, grace_s: float = 5.0) -> None:
         """Refuse who waits, cancel loads, give answers `grace_s` to end, then cut them; stop every worker.
@@ -642,12 +623,10 @@ class Reconciler:
             self._cut(resident, "shutting_down")
             if resident.state is ResidentState.READY:
                 self._evict(resident, Drain(Why.SHUTDOWN))
-        while self._tasks and not all(r.stuck for r in self.table.residents.values()):
-            await asyncio.wait(self._tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1.0)
+        running = self._tasks.running
+        while running and not all(r.stuck for r in self.table.residents.values()):
+            await asyncio.wait(running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        await self._tasks.cancel(timeout_s=1.0)
         self._pace.stop()
 
     def _is_leased(self) -> bool:
@@ -677,6 +656,10 @@ def _as_router_error(model: str, error: Exception) -> RouterError:
         return error
     log.error("Loading %s failed", model, exc_info=error)
     return LoadFailed(f"{model} failed to load: {type(error).__name__}: {error}")
+
+
+def _undecided(cause: str) -> RouterError:
+    return Unavailable(f"The router cannot decide at the moment ({cause}).", code="degraded", retry_after_s=5)
 
 
 def _queue_full(why: str) -> RouterError:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,8 +49,10 @@ from router.snapshot import (
     Snapshot,
     Status,
 )
+from router.tasks import Tasks
 from router.version import __version__
 from router.web.app import Endpoint
+from router.web.security import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +102,9 @@ class Router:
         self._simulated: SimulatedDevices | None = None
         self._reconciler: Reconciler | None = None
         self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._started_at = time.monotonic()
         self._model_views: tuple[ModelView, ...] = ()
-        self._told_start = False
         self._stopping: asyncio.Task[None] | None = None
         self._snapshot = Snapshot(
             generation=0,
@@ -140,13 +140,15 @@ class Router:
             self._devices = self._simulated
             engine = SimulatingEngine(self._engine, self._simulated)
         self._reconciler = Reconciler(engine, make_spec, self._store.settings, self._publish)
-        self._reconciler.observe(await self._devices.read())
-        self._spawn(
-            keep_reading(self._devices, self._reconciler.observe, self._is_moving_memory), "device readings"
+        first = await self._devices.read()
+        self._reconciler.observe(first)
+        self._tasks.spawn(
+            keep_reading(self._devices, first, self._reconciler.observe, self._is_moving_memory),
+            "device readings",
         )
         await asyncio.to_thread(self._policies.load)
         self._catalog.folders = self._folders()
-        scan = self._spawn(self._first_scan(), "first scan")
+        scan = self._tasks.spawn(self._first_scan(), "first scan")
         await asyncio.wait([scan], timeout=FIRST_SCAN_S)
         settings = self._store.settings
         await self._endpoint.start(settings.host, settings.port)
@@ -156,7 +158,7 @@ class Router:
             (self._policies.watch(), "policies watch"),
             (self._catalog.watch(), "models watch"),
         ):
-            self._spawn(watch, name)
+            self._tasks.spawn(watch, name)
         self._publish()
 
     async def stop(self) -> None:
@@ -173,10 +175,7 @@ class Router:
         if self._reconciler is not None:
             ends.append(self._reconciler.shutdown(GRACE_S))
         results: list[BaseException | None] = list(await asyncio.gather(*ends, return_exceptions=True))
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.cancel()
         for end in (
             self._downloads.close(),
             self._engine.aclose() if self._engine else None,
@@ -189,22 +188,10 @@ class Router:
             if isinstance(result, Exception):
                 log.error("Something did not stop cleanly", exc_info=result)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s failed", task.get_name(), exc_info=task.exception())
-
     async def _first_scan(self) -> None:
         await self._catalog.scan()
         # Only now is it known which candidates exist: policies before that would all be unresolved.
         self._policies_changed()
-        self._catalog_changed()
         self._tell_start()
 
     async def _remember_start(self) -> None:
@@ -225,7 +212,7 @@ class Router:
             log.warning("%s could not be written: %s", self._state.path, error)
 
     def _check_address(self, settings: Settings) -> None:
-        if settings.allow_unauthenticated_lan or _is_loopback(settings.host):
+        if settings.allow_unauthenticated_lan or is_loopback(settings.host):
             return
         raise ConfigError(
             f"The endpoint would be open to the network on {settings.host} without a key: it was not opened.",
@@ -270,9 +257,8 @@ class Router:
     def _tell_start(self) -> None:
         """Once, after the first complete look at models and policies: the number, why, and the off-switch."""
         pool = self._snapshot.pool
-        if self._told_start or not pool.autosize or not pool.exceeds_configured:
+        if not pool.autosize or not pool.exceeds_configured:
             return
-        self._told_start = True
         log.info(
             "Up to %d language models may stay loaded: active policies name %d, max_loaded_models is %d. "
             "llm_pool_autosize=false keeps to max_loaded_models.",
@@ -582,12 +568,3 @@ def _shown(model: Model) -> ModelView:
         aliases=model.aliases,
         broken=model.broken,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -19,19 +19,23 @@ NOTICEABLE: Final = 8 * MIB
 
 async def keep_reading(
     provider: DeviceProvider,
+    shown: tuple[DeviceReading, ...],
     take: Callable[[tuple[DeviceReading, ...], bool], None],
     is_busy: Callable[[], bool],
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Read until cancelled. `take` gets each reading, and whether it differs noticeably from the last one."""
-    shown: tuple[DeviceReading, ...] = ()
+    """Read until cancelled, after a pause and again after each.
+
+    `take` gets each reading, and whether it differs noticeably from the last one that did; before the first
+    those are `shown`.
+    """
     while True:
+        await pause(BUSY_S if is_busy() else IDLE_S)
         readings = await provider.read()
         changed = differs(shown, readings)
         if changed:
             shown = readings
         take(readings, changed)
-        await pause(BUSY_S if is_busy() else IDLE_S)
 
 
 def differs(before: tuple[DeviceReading, ...], after: tuple[DeviceReading, ...]) -> bool:

@@ -112,6 +112,7 @@ class _Job(Struct, frozen=True):
     body: bytes
     name: str
     route: Route | None
+    keep_alive_s: float | None
 
     @property
     def traced(self) -> bool:
@@ -169,7 +170,7 @@ class Inference:
         body = await requests.read_body(request, options)
         fields = await requests.decode_fields(body, options)
         _require(fields, kind)
-        requests.keep_alive_s(fields.keep_alive)
+        keep_alive_s = requests.keep_alive_s(fields.keep_alive)
         target = self._api.resolve(fields.model)
         route = None
         if isinstance(target, Policy):
@@ -188,7 +189,7 @@ class Inference:
         if route is not None or fields.has_router_keys:
             named = target.name if route is not None else None
             body = await requests.rewritten(body, options, model=named)
-        return _Job(kind, fields, body, target.name, route)
+        return _Job(kind, fields, body, target.name, route, keep_alive_s)
 
     def _candidate(self, route: Route) -> Model:
         name = route.decision.route_to
@@ -220,7 +221,7 @@ class Inference:
             job.name,
             policy=job.route.policy if job.route else None,
             body_bytes=len(job.body),
-            keep_alive_s=requests.keep_alive_s(job.fields.keep_alive),
+            keep_alive_s=job.keep_alive_s,
         )
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -49,12 +49,18 @@ def is_ours(authority: str, bound_hosts: Collection[str], own_address: str | Non
     name = host_of(authority)
     if name is None:
         return False
-    if name in _LOOPBACK_NAMES or name in {known.lower() for known in bound_hosts}:
+    if is_loopback(name) or name in {known.lower() for known in bound_hosts}:
         return True
     address = _literal(name)
-    if address is None:
-        return False
-    return address.is_loopback or (own_address is not None and address == _literal(own_address))
+    return address is not None and own_address is not None and address == _literal(own_address)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or literal, in lower case, means this machine alone."""
+    if name in _LOOPBACK_NAMES:
+        return True
+    address = _literal(name)
+    return address is not None and address.is_loopback
 
 
 @functools.lru_cache(maxsize=256)
