@@ -48,35 +48,44 @@ class Narrator:
         extra = {"event": code, "model": model, "reason": reason}
         log.log(LEVELS[severity], "%s", log_as or message, extra=extra)
 
+    def _tell_of(
+        self,
+        resident: Resident,
+        code: str,
+        message: str,
+        *,
+        severity: Severity = Severity.INFO,
+        reason: str | None = None,
+    ) -> None:
+        device = next(iter(resident.spec.booking), None)
+        self._tell(code, message, severity=severity, model=resident.model.name, device=device, reason=reason)
+
     # Residents
 
     def loading(self, resident: Resident, readings: Iterable[DeviceReading]) -> None:
         self._labels.update({r.device.id: r.device.label for r in readings})
         self._refused.pop(resident.model.name, None)
         needs = sum(resident.spec.booking.values())
-        self._tell(
+        self._tell_of(
+            resident,
             "admit",
             f"Loading {resident.model.name}{self._on(resident)}: needs {gib(needs)}.",
-            model=resident.model.name,
-            device=self._device(resident),
         )
 
     def ready(self, resident: Resident) -> None:
-        self._tell(
+        self._tell_of(
+            resident,
             "ready",
             f"Loaded {resident.model.name}{self._on(resident)} in {resident.load_s:.1f} s.",
-            model=resident.model.name,
-            device=self._device(resident),
         )
 
     def unloaded(self, resident: Resident, drain: Drain) -> None:
         size = gib(sum(resident.spec.booking.values()))
         where = self._where(resident)
-        self._tell(
+        self._tell_of(
+            resident,
             "evict",
             f"Unloaded {resident.model.name}{f' from {where}' if where else ''} ({size}){_reason(drain)}.",
-            model=resident.model.name,
-            device=self._device(resident),
             reason=drain.why,
         )
 
@@ -118,30 +127,27 @@ class Narrator:
     def died(self, resident: Resident, exit: Exit) -> None:
         count = len(resident.leases)
         hurt = "" if not count else f"; {count} request{'s' if count != 1 else ''} got an error"
-        self._tell(
+        self._tell_of(
+            resident,
             "worker_died",
             f"The worker of {resident.model.name} ended with {exit.words}{hurt}.",
             severity=Severity.ERROR,
-            model=resident.model.name,
-            device=self._device(resident),
         )
 
     def unreachable(self, resident: Resident) -> None:
-        self._tell(
+        self._tell_of(
+            resident,
             "worker_unreachable",
             f"The worker of {resident.model.name} runs but refuses connections; it is to be replaced.",
             severity=Severity.ERROR,
-            model=resident.model.name,
-            device=self._device(resident),
         )
 
     def stuck(self, resident: Resident) -> None:
-        self._tell(
+        self._tell_of(
+            resident,
             "worker_stuck",
             f"The worker of {resident.model.name} cannot be killed; its memory stays counted.",
             severity=Severity.ERROR,
-            model=resident.model.name,
-            device=self._device(resident),
         )
 
     # Waiters
@@ -234,9 +240,6 @@ class Narrator:
         where = self._where(resident)
         return f" on {where}" if where else ""
 
-    def _device(self, resident: Resident) -> str | None:
-        return next(iter(resident.spec.booking), None)
-
 
 def pool_of(desired: Desired, loaded: int = 0, loading: int = 0) -> PoolView:
     """The pool of language models, as people see it."""
@@ -275,7 +278,6 @@ _REASONS = {
     Why.OPTIONS: " to load it with other options",
     Why.DELETED: ", whose file is gone",
     Why.NO_MEMBERSHIP: ", which nothing needs any more",
-    Why.NO_WAITER: ", which nobody waits for",
     Why.UNREACHABLE: ", whose worker refuses connections",
     Why.SHUTDOWN: " at shutdown",
 }

@@ -164,10 +164,9 @@ class _Planner:
             resident = ready.get(waiter.boarded)
             if resident is None or not waiter.options.agrees_with(resident.row.options):
                 continue
-            if waiter.wants is Wants.LOAD or resident.leases < resident.row.grants_max:
-                # Its load took the slot in the pool for those who waited, helper or not.
-                if waiter.wants is not Wants.HELPER and not resident.standard:
-                    continue
+            # A load for helpers alone took no slot in the pool: a request must take one in its own turn.
+            has_slot = resident.standard or waiter.wants is Wants.HELPER
+            if has_slot and self._can_grant(waiter, resident):
                 self._grant(waiter, resident)
 
     # Reasons of their own
@@ -180,10 +179,9 @@ class _Planner:
                 self._let_go(resident, Why.UNLOADED)
             elif resident.row.unreachable:
                 self._let_go(resident, Why.UNREACHABLE)
-            elif resident.state is READY and resident.row.model not in self.desired.models:
-                self._let_go(resident, Why.DELETED)
-            elif resident.state is LOADING and self._is_unwanted(resident):
-                if resident.row.model not in self.desired.models:
+            elif resident.row.model not in self.desired.models:
+                # A load that somebody waits for goes on: the file was there when it began.
+                if resident.state is READY or self._is_unwanted(resident):
                     self._let_go(resident, Why.DELETED)
             elif resident.state is READY and not resident.standard and not self._is_helper(resident):
                 if resident.pinned:
@@ -249,7 +247,7 @@ class _Planner:
             if model in self.claimed or not self._take_slot(model, model_type):
                 return
             resident.standard = True
-        if waiter.wants is Wants.LOAD or resident.leases < resident.row.grants_max:
+        if self._can_grant(waiter, resident):
             self._grant(waiter, resident)
         else:
             resident.wanted_ahead = True
@@ -446,6 +444,10 @@ class _Planner:
             or resident.helper_leases > 0
             or any(w.wants is Wants.HELPER for w in self._waiters(resident))
         )
+
+    def _can_grant(self, waiter: WaiterRow, resident: _Resident) -> bool:
+        """A load takes no lease, so it needs none to be left."""
+        return waiter.wants is Wants.LOAD or resident.leases < resident.row.grants_max
 
     def _occupied(self, model_type: str) -> int:
         return sum(r.holds_slot for r in self.by_type[model_type])

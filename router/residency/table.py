@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from router.catalog.model import Model
@@ -198,6 +199,10 @@ class Table:
 
     def waiting_for(self, model: str) -> list[Waiter]:
         return [w for w in self.waiters.values() if w.model == model]
+
+    def waiting_by_model(self) -> dict[str, int]:
+        """How many wait for each model that somebody waits for."""
+        return dict(Counter(w.model for w in self.waiters.values()))
 
     @property
     def waiting_bytes(self) -> int:

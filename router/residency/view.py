@@ -24,10 +24,11 @@ from router.snapshot import (
 
 
 def residents_view(desired: Desired, table: Table) -> tuple[ResidentView, ...]:
-    return tuple(_resident(r, desired, table) for r in table.residents.values())
+    waiting = table.waiting_by_model()
+    return tuple(_resident(r, desired, table, waiting.get(r.model.name, 0)) for r in table.residents.values())
 
 
-def _resident(resident: Resident, desired: Desired, table: Table) -> ResidentView:
+def _resident(resident: Resident, desired: Desired, table: Table, waiting: int) -> ResidentView:
     state = resident.state
     drain = resident.evicted or resident.drain
     if state is ResidentState.READY and resident.drain is not None:
@@ -43,7 +44,7 @@ def _resident(resident: Resident, desired: Desired, table: Table) -> ResidentVie
         memberships=(*(("standard",) if resident.standard else ()), *(("helper",) if helper else ())),
         pinned=resident.model.name in table.pinned,
         in_use=len(resident.leases),
-        waiting=len(table.waiting_for(resident.model.name)),
+        waiting=waiting,
         slots=resident.spec.parallel,
         last_use=resident.last_use_wall,
         progress=resident.progress if state is ResidentState.LOADING else None,
@@ -81,10 +82,7 @@ def policies_view(desired: Desired) -> tuple[PolicyView, ...]:
 
 
 def queue_view(table: Table) -> QueueView:
-    by_model: dict[str, int] = {}
-    for waiter in table.waiters.values():
-        by_model[waiter.model] = by_model.get(waiter.model, 0) + 1
-    return QueueView(len(table.waiters), table.waiting_bytes, by_model)
+    return QueueView(len(table.waiters), table.waiting_bytes, table.waiting_by_model())
 
 
 def devices_view(

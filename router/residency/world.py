@@ -36,7 +36,6 @@ class Why(StrEnum):
     OPTIONS = "options_changed"
     DELETED = "deleted"
     NO_MEMBERSHIP = "no_membership"
-    NO_WAITER = "no_waiter"
     UNREACHABLE = "unreachable"
     SHUTDOWN = "shutting_down"
 
