@@ -50,14 +50,9 @@ class Text(QLabel):
         self._align = align
         self._wrap = wrap
         self._runs: tuple[Run, ...] = ()
-        self._line_height: int | None = None
         self._layout: tuple[int, QTextLayout] | None = None
         self._elided = False
         self.setTextFormat(Qt.TextFormat.PlainText)
-
-    def set_line_height(self, height: float) -> None:
-        """Another line height than the role's, in px of the design."""
-        self._line_height = self.look.px(height)
 
     def show_text(self, text: str) -> None:
         """Show `text`; backticks enclose monospace."""
@@ -83,7 +78,7 @@ class Text(QLabel):
         self.update()
 
     def line_height(self) -> int:
-        return self._line_height or self.look.line_height(self._role)
+        return self.look.line_height(self._role)
 
     def natural_width(self) -> int:
         """Width of the text on one line."""

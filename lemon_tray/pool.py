@@ -46,7 +46,7 @@ class _PoolPart(QWidget):
 
     def spoken(self, pool: Pool) -> str:
         """The accessible name."""
-        raise NotImplementedError
+        raise NotImplementedError  # Qt's metaclass leaves no room for the one of abstract classes
 
 
 class Slots(_PoolPart):

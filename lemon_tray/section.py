@@ -39,7 +39,7 @@ class Section(QWidget):
 
     def arrange(self) -> None:
         """Place the parts and set the height."""
-        raise NotImplementedError
+        raise NotImplementedError  # Qt's metaclass leaves no room for the one of abstract classes
 
     def restyle(self) -> None:
         self.arrange()
