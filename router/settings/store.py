@@ -348,6 +348,8 @@ class SettingsStore:
             aside = set_aside(self.path)
         except OSError as failure:
             return f"{self.path}: {error}; it could not be set aside ({failure.strerror or failure})"
+        # That it is gone is our own doing, and no edit to look at.
+        self._seen = self._stamp()
         return f"{self.path}: {error}; it was set aside as {aside.name}, and defaults are used"
 
     def _commit(self, values: Mapping[str, Any], last: dict[str, Any]) -> tuple[dict[str, Any], str | None]:

@@ -434,6 +434,30 @@ async def test_watching_reloads_after_an_edit(path: Path) -> None:
     await asyncio.wait([watch])
 
 
+@pytest.mark.fault("F20")
+async def test_where_a_file_was_set_aside_is_still_told_once_the_watch_has_looked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(path, "{oops")
+    store = loaded(path, interval_s=0.01)
+    told = store.problems
+    looks = asyncio.Semaphore(0)
+    stamp = store._stamp
+
+    def look() -> object:
+        looks.release()
+        return stamp()
+
+    monkeypatch.setattr(store, "_stamp", look)
+    watch = asyncio.create_task(store.watch())
+    for _ in range(3):
+        await asyncio.wait_for(looks.acquire(), 30)
+    watch.cancel()
+    await asyncio.wait([watch])
+    assert "set aside" in told[0]
+    assert store.problems == told
+
+
 async def test_a_file_that_became_corrupt_is_set_aside_when_it_must_be_written(path: Path) -> None:
     put(path, {"max_queue": 5})
     store = loaded(path)
