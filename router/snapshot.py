@@ -49,9 +49,10 @@ class SegmentView(Struct, frozen=True):
 class DeviceView(Struct, frozen=True):
     """One device. `total` and `free` are None while unknown; then `reason` says why.
 
-    `ours` are bytes that residents hold, `reserved` bytes that loads in flight are still to take,
-    `others` what other programs hold, `margin` what admission keeps free. A device that is not `usable` is
-    there, but the engine cannot reach it: nothing is ever loaded on it.
+    `ours` are bytes that residents hold, `reserved` bytes that loads in flight are still to take, `claimed`
+    bytes that are being freed, or kept, for loads that wait, `others` what other programs hold, `margin` what
+    admission keeps free, `available` what a further load could take now (None while unknown). A device that
+    is not `usable` is there, but the engine cannot reach it: nothing is ever loaded on it.
     """
 
     id: str
@@ -68,6 +69,8 @@ class DeviceView(Struct, frozen=True):
     reason: str = ""
     segments: tuple[SegmentView, ...] = ()
     usable: bool = True
+    claimed: int = 0
+    available: int | None = None
 
 
 class ResidentView(Struct, frozen=True):
@@ -110,7 +113,11 @@ class PolicyView(Struct, frozen=True):
 
 
 class PoolView(Struct, frozen=True):
-    """The pool of language models. A limit of -1 means unlimited."""
+    """The pool of language models. A limit of -1 means unlimited.
+
+    `room_for` is how many of the policies' candidates the memory of all devices holds at once; None while it
+    is not known, or no policy names any.
+    """
 
     autosize: bool
     configured_limit: int
@@ -119,6 +126,7 @@ class PoolView(Struct, frozen=True):
     loaded: int
     loading: int
     auto_evict: bool
+    room_for: int | None = None
 
     @property
     def exceeds_configured(self) -> bool:
@@ -171,7 +179,12 @@ class NoticeView(Struct, frozen=True):
 
 
 class ModelView(Struct, frozen=True):
-    """One model of the catalog, loaded or not. `broken` says why it cannot be loaded."""
+    """One model of the catalog, loaded or not. `broken` says why it cannot be loaded.
+
+    `needs` are bytes that loading it takes with its options, all devices together, 0 if unknown; `fits` tells
+    whether the memory holds it at all, were nothing else loaded; None while unknown. `source` is where it was
+    found: a folder's name, `Hugging Face`, `LM Studio` or `Ollama`. `options` are those of the catalog file.
+    """
 
     name: str
     type: str
@@ -179,6 +192,30 @@ class ModelView(Struct, frozen=True):
     context_length: int
     aliases: tuple[str, ...] = ()
     broken: str = ""
+    needs: int = 0
+    fits: bool | None = None
+    source: str = ""
+    options: dict[str, Any] = {}
+
+
+class EngineView(Struct, frozen=True):
+    """An engine that is there, or that can be had.
+
+    `id` is what the setting `engine` takes; `kind` is `embedded`, `build` (one that the app fetched), `found`
+    (a llama-server of the user's) or `offer` (a build that suits this machine and is not here yet: `size` are
+    the bytes to fetch). `backends` are what it can reach. `problem` says why it cannot be used.
+    """
+
+    id: str
+    title: str
+    kind: str
+    version: str = ""
+    path: str = ""
+    backends: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    in_use: bool = False
+    size: int = 0
+    problem: str = ""
 
 
 class DownloadView(Struct, frozen=True):
@@ -214,6 +251,7 @@ class Snapshot(Struct, frozen=True):
     feed: tuple[FeedEntry, ...] = ()
     notices: tuple[NoticeView, ...] = ()
     downloads: tuple[DownloadView, ...] = ()
+    engines: tuple[EngineView, ...] = ()
     effective_limits: dict[str, int] = {}
     paused: bool = False
     degraded: str = ""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+MAX_BYTES: Final = 1 << 50
+"""The largest size that anybody may write."""
+
+_UNITS: Final = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": GIB, "TIB": 1 << 40}
+_SIZE: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?) *([A-Za-z]*)")
 
 NBSP: Final = "\N{NO-BREAK SPACE}"
 
@@ -13,3 +19,23 @@ NBSP: Final = "\N{NO-BREAK SPACE}"
 def gib(count: int) -> str:
     """`9.1 GiB` for a number of bytes: one decimal, never GB for GiB, the unit off by a no-break space."""
     return f"{count / GIB:.1f}{NBSP}GiB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `24GiB`, `1.5 GiB` or `500MiB`; a number alone is bytes.
+
+    Raises:
+        ValueError: saying what is wrong and what is expected.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2].upper() if match else ""
+    if match is None or unit not in _UNITS:
+        wanted = "a size such as 24GiB or 500MiB"
+        if unit in ("KB", "MB", "GB", "TB", "K", "M", "G", "T"):
+            wanted = f"the unit {unit[0]}iB"
+        raise ValueError(f"{text.strip()!r} is not a size: use {wanted}")
+    number = float(match[1]) if "." in match[1] else int(match[1])
+    size = int(number * _UNITS[unit])
+    if size > MAX_BYTES:
+        raise ValueError(f"{text.strip()!r} is more than {MAX_BYTES >> 40} TiB")
+    return size

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from router.cli.client import TIMEOUT_S, Client, NotRunning
 from router.cli.status import plain, render
+from router.devices.simulated import parse_sizes
 from router.errors import BadRequest, RouterError
 from router.instance import read_holder
 from router.paths import Paths
@@ -32,7 +32,6 @@ EXIT_NOT_RUNNING: Final = 3
 CLEAR: Final = "\x1b[H\x1b[J"
 # A router that listens on every address is asked on the local one.
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,22 +150,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    sizes = []
-    for item in text.split(","):
-        match = _SIZE.fullmatch(item.strip())
-        unit = (match[2] or "B").upper().removesuffix("B") if match else ""
-        count = float(match[1]) * _factor(unit) if match else 0
-        if not 1 <= count < 1 << 60:
-            raise argparse.ArgumentTypeError(f"expected sizes such as 24GiB,24GiB; got {text!r}")
-        sizes.append(int(count))
-    return tuple(sizes)
-
-
-def _factor(unit: str) -> int:
-    if not unit:
-        return 1
-    power = "KMGT".index(unit[0]) + 1
-    return int((1024 if unit.endswith("I") else 1000) ** power)
+    try:
+        return parse_sizes(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.message.removeprefix("--simulate: ")) from None
 
 
 class _Context:

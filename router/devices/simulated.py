@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,33 +10,11 @@ from typing import Any, Final
 
 from router.devices.base import DeviceInfo, DeviceProvider, DeviceReading
 from router.errors import BadRequest
+from router.units import MAX_BYTES, parse_size
 
-_UNITS: Final = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_SIZE: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?) *([A-Za-z]*)")
-MAX_BYTES: Final = 1 << 50
 MAX_DEVICES: Final = 16
 MAX_LAG_S: Final = 3600.0
 _FIELDS: Final = ("device", "others_bytes", "lost", "lag_s")
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as `24GiB`, `1.5 GiB` or `500MiB`; a number alone is bytes.
-
-    Raises:
-        ValueError: saying what is wrong and what is expected.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    unit = match[2].upper() if match else ""
-    if match is None or unit not in _UNITS:
-        wanted = "a size such as 24GiB or 500MiB"
-        if unit in ("KB", "MB", "GB", "TB", "K", "M", "G", "T"):
-            wanted = f"the unit {unit[0]}iB"
-        raise ValueError(f"{text.strip()!r} is not a size: use {wanted}")
-    number = float(match[1]) if "." in match[1] else int(match[1])
-    size = int(number * _UNITS[unit])
-    if size > MAX_BYTES:
-        raise ValueError(f"{text.strip()!r} is more than {MAX_BYTES >> 40} TiB")
-    return size
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

@@ -20,8 +20,14 @@ class WorkerSpec(Struct, frozen=True):
         parallel: number of slots.
         booking: planned bytes for each device id.
         load_stall_s: seconds without any progress after which a load is given up.
-        n_gpu_layers: layers to offload; 0 for none.
-        env: environment variables that pin the worker to its devices.
+        devices: ids of the GPUs that the worker may use, in its order; none for the processor alone.
+        split_mode: `none` for all on `devices[main_gpu]`, `layer` for whole blocks on all of them.
+        tensor_split: shares of the devices, in their order; empty with fewer than two devices.
+        n_gpu_layers: blocks on GPUs, the output being one more; -1 for all, 0 for none.
+        n_cpu_moe: the experts of so many of the first blocks stay on the host.
+        cache_type_k, cache_type_v: element types of the cache.
+        mmproj: the projector's file; "" for none.
+        args: further arguments of the engine, already checked against the list of safe ones.
     """
 
     model: str
@@ -31,8 +37,56 @@ class WorkerSpec(Struct, frozen=True):
     parallel: int
     booking: Mapping[str, int]
     load_stall_s: float
+    devices: tuple[str, ...] = ()
+    split_mode: str = "layer"
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
     n_gpu_layers: int = 0
-    env: Mapping[str, str] = {}
+    n_cpu_moe: int = 0
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    mmproj: str = ""
+    args: tuple[str, ...] = ()
+
+
+class EngineDevice(Struct, frozen=True):
+    """A device as an engine lists it.
+
+    Attributes:
+        name: the engine's own name for it, such as `CUDA0`.
+        backend: `cuda`, `rocm`, `vulkan` or `metal`.
+        description: what the driver calls it.
+        total: bytes, as the engine tells them; 0 if it does not.
+    """
+
+    name: str
+    backend: str
+    description: str
+    total: int
+
+
+class Capabilities(Struct, frozen=True):
+    """What an engine is and what it can reach, as a child process found out.
+
+    Attributes:
+        id: how users name it: `embedded`, the name of a build, or the path of a program.
+        version: the engine's own; "" if it does not tell.
+        path: its program; "" for the embedded one.
+        devices: GPUs that it can reach.
+        problem: why it cannot be used; "" if it can.
+    """
+
+    id: str
+    title: str
+    version: str
+    path: str = ""
+    devices: tuple[EngineDevice, ...] = ()
+    problem: str = ""
+
+    @property
+    def backends(self) -> frozenset[str]:
+        """The back ends of its devices."""
+        return frozenset(device.backend for device in self.devices)
 
 
 class Exit(Struct, frozen=True):

@@ -154,7 +154,7 @@ class EmbeddedEngine:
         kept = {name: value for name, value in os.environ.items() if not _UNWANTED.match(name)}
         # Messages in one language; no debugger called up by the engine when it aborts.
         fixed = {"LANG": "C", "LC_ALL": "C", "GGML_NO_BACKTRACE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        return kept | fixed | dict(spec.env)
+        return kept | fixed
 
     def _ended(self, worker: WorkerProcess) -> None:
         task = asyncio.get_running_loop().create_task(self._forget(worker))

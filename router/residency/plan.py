@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from router.catalog.options import LoadOptions
 from router.errors import LoadFailed, ModelNotFound, RouterError, ShuttingDown, SlotsPinned, Unavailable
 from router.residency.desire import Desired
 from router.residency.world import (
@@ -28,7 +29,6 @@ from router.residency.world import (
     Failure,
     Grant,
     Load,
-    LoadOptions,
     Plan,
     Refuse,
     ResidentRow,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from router.catalog.model import Model
+from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
 from router.engines.base import Engine, Exit, Worker, WorkerSpec
 from router.errors import (
@@ -30,7 +31,6 @@ from router.residency.pace import Pace
 from router.residency.plan import plan
 from router.residency.table import Lease, Resident, Table, Waiter
 from router.residency.world import (
-    NO_OPTIONS,
     Action,
     BeginStandard,
     Drain,
@@ -39,7 +39,6 @@ from router.residency.world import (
     Freed,
     Grant,
     Load,
-    LoadOptions,
     Plan,
     Refuse,
     Wait,
@@ -452,7 +451,7 @@ class Reconciler:
 
     def _begin(self, action: Load) -> None:
         model = self.desired.models[action.model]
-        asked = _merged(self.table.options.get(model.name, NO_OPTIONS), action.options)
+        asked = action.options.over(self.table.options.get(model.name, NO_OPTIONS))
         try:
             spec = self._make_spec(model, asked, self.desired.settings, self.readings, self.table.charged())
         except Exception as error:
@@ -642,13 +641,6 @@ class Reconciler:
                 await self._idle.wait()
         except TimeoutError:
             log.info("Some answers did not end within the grace and are ended now.")
-
-
-def _merged(first: LoadOptions, over: LoadOptions) -> LoadOptions:
-    return LoadOptions(
-        ctx_size=over.ctx_size if over.ctx_size is not None else first.ctx_size,
-        parallel=over.parallel if over.parallel is not None else first.parallel,
-    )
 
 
 def _as_router_error(model: str, error: Exception) -> RouterError:

@@ -7,19 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from router.catalog.model import Model
+from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
 from router.engines.base import Worker, WorkerSpec
 from router.residency.failures import Failures
-from router.residency.world import (
-    NO_OPTIONS,
-    Drain,
-    Freed,
-    LoadOptions,
-    ResidentRow,
-    WaiterRow,
-    Wants,
-    World,
-)
+from router.residency.world import Drain, Freed, ResidentRow, WaiterRow, Wants, World
 from router.snapshot import ResidentState
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
 
 from msgspec import Struct
 
+from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
 from router.errors import RouterError
 from router.snapshot import ResidentState
@@ -38,20 +38,6 @@ class Why(StrEnum):
     NO_MEMBERSHIP = "no_membership"
     UNREACHABLE = "unreachable"
     SHUTDOWN = "shutting_down"
-
-
-class LoadOptions(Struct, frozen=True):
-    """How to load a model. None leaves a value to the settings."""
-
-    ctx_size: int | None = None
-    parallel: int | None = None
-
-    def agrees_with(self, other: LoadOptions) -> bool:
-        """Whether what this asks for is what `other` has; what is not asked for agrees with anything."""
-        return (self.ctx_size in (None, other.ctx_size)) and (self.parallel in (None, other.parallel))
-
-
-NO_OPTIONS: Final = LoadOptions()
 
 
 class ResidentRow(Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from router.catalog.options import LoadOptions
 from router.errors import BadRequest
-from router.residency.world import LoadOptions
 from router.settings import schema
 
 _KNOWN: Final = ("ctx_size", "parallel", "pinned")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from router.catalog.model import Model
+from router.catalog.options import LoadOptions
 from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
 from router.engines.base import WorkerSpec
 from router.errors import LoadFailed
 from router.memory.demand import default_ctx, demand
-from router.residency.world import LoadOptions
 from router.settings.schema import Settings
 
 BACKENDS: Final = frozenset({"simulated"})

@@ -16,12 +16,13 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from router.errors import BadRequest
+from router.units import parse_size
 
 UNLIMITED = -1
 ENV_PREFIX: Final = "LEMON_TRAY_"
@@ -44,14 +45,16 @@ def _about(
     *,
     special: Mapping[int, str] = types.MappingProxyType({}),
     least: int | None = None,
+    unit: str = "",
     **limits: Any,
 ) -> Meta:
     """A field's description.
 
     `special` are values with a meaning of their own; `least` is where the ordinary range begins, if that is
-    above `ge`: what lies between is allowed only if it is special.
+    above `ge`: what lies between is allowed only if it is special. With the unit `size` it is a number of
+    bytes that may also be written as a text such as `512MiB`.
     """
-    extra = {"group": group, "applies": applies, "special": dict(special), "least": least}
+    extra = {"group": group, "applies": applies, "special": dict(special), "least": least, "unit": unit}
     return Meta(title=title, description=help_text, extra=extra, **limits)
 
 
@@ -138,6 +141,84 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             le=64,
         ),
     ] = 1
+    admission: Annotated[
+        Literal["wait", "reject", "proceed"],
+        _about(
+            "When memory is short",
+            "wait: queue until there is room. reject: answer 503 at once while loads or busy models are in "
+            "the way. proceed: load anyway, with a line in the log.",
+            "Memory",
+            Applies.LIVE,
+        ),
+    ] = "wait"
+    vram_margin: Annotated[
+        int,
+        _about(
+            "Keep free",
+            "Memory that loads leave free on each device.",
+            "Memory",
+            Applies.LIVE,
+            unit="size",
+            ge=0,
+            le=1 << 45,
+        ),
+    ] = 512 << 20
+    vram_cap: Annotated[
+        int,
+        _about(
+            "At most for models",
+            "Memory that models may take on each device, all together; 0: no cap.",
+            "Memory",
+            Applies.LIVE,
+            unit="size",
+            special={0: "no cap"},
+            least=1,
+            ge=0,
+            le=1 << 45,
+        ),
+    ] = 0
+    worker_overhead: Annotated[
+        int,
+        _about(
+            "Overhead of a worker",
+            "Memory that each worker takes on each GPU before it loads anything.",
+            "Memory",
+            Applies.NEXT_LOAD,
+            unit="size",
+            ge=0,
+            le=1 << 40,
+        ),
+    ] = 512 << 20
+    unknown_device: Annotated[
+        Literal["proceed", "refuse"],
+        _about(
+            "When a device cannot be read",
+            "proceed: count only what models of this app hold on it. refuse: load nothing there.",
+            "Memory",
+            Applies.LIVE,
+        ),
+    ] = "proceed"
+    allow_partial_offload: Annotated[
+        bool,
+        _about(
+            "Allow partial offload",
+            "A model too large for the GPUs is loaded with as many layers there as fit, and the rest on the "
+            "host.",
+            "Memory",
+            Applies.LIVE,
+        ),
+    ] = True
+    engine: Annotated[
+        str,
+        _about(
+            "Engine",
+            "auto, embedded, the name of a GPU build, or the path of a llama-server.",
+            "Engine",
+            Applies.NEXT_LOAD,
+            min_length=1,
+            max_length=4096,
+        ),
+    ] = "auto"
     max_parallel_loads: Annotated[
         int,
         _about(
@@ -250,7 +331,8 @@ class SettingInfo(Struct, frozen=True):
 
     Attributes:
         applies: when a change acts.
-        type: `bool`, `int`, `float`, `str` or `list` (of texts).
+        type: `bool`, `int`, `size` (bytes), `float`, `str`, `choice` or `list` (of texts).
+        choices: the values of a choice.
         minimum, maximum: the limits of a number, both allowed; of a text, its length.
         special: numbers with a meaning of their own, such as -1 for no limit. They lie within the limits.
         least: where the ordinary range begins, if above `minimum`; below it only `special` is allowed.
@@ -267,6 +349,7 @@ class SettingInfo(Struct, frozen=True):
     maximum: float | None
     special: Mapping[int, str] = {}
     least: int | None = None
+    choices: tuple[str, ...] = ()
 
     @property
     def environment(self) -> str:
@@ -279,6 +362,12 @@ class SettingInfo(Struct, frozen=True):
         match self.type:
             case "bool":
                 return "true or false"
+            case "choice":
+                return ", ".join(self.choices[:-1]) + f" or {self.choices[-1]}"
+            case "size":
+                words = ["a size such as 512MiB or 2GiB"]
+                words += [f"{value} for {meaning}" for value, meaning in self.special.items()]
+                return ", or ".join(words)
             case "list":
                 return "a list of full folder paths"
             case "str":
@@ -306,18 +395,20 @@ def describe() -> tuple[SettingInfo, ...]:
 def _info(key: str, default: Any, hint: Any) -> SettingInfo:
     plain, meta = typing.get_args(hint)
     extra = meta.extra
+    choices = typing.get_args(plain) if typing.get_origin(plain) is Literal else ()
     return SettingInfo(
         key=key,
         title=meta.title,
         help=meta.description,
         group=extra["group"],
         applies=extra["applies"],
-        type=_TYPE_NAMES[plain],
+        type="choice" if choices else extra["unit"] or _TYPE_NAMES[plain],
         default=default,
         minimum=meta.ge if meta.ge is not None else meta.min_length,
         maximum=meta.le if meta.le is not None else meta.max_length,
         special=extra["special"],
         least=extra["least"],
+        choices=choices,
     )
 
 
@@ -349,8 +440,8 @@ def nearest(key: str) -> str | None:
 def check(key: str, value: Any) -> Any:
     """The value in the form that `Settings` holds, if it is one that the setting takes.
 
-    Nothing is converted but a list to a tuple and a whole number to a float: text is never read as a number
-    here, `true` is never 1, and 8080.0 is no whole number.
+    Nothing is converted but a list to a tuple, a whole number to a float and a size to bytes: other text is
+    never read as a number here, `true` is never 1, and 8080.0 is no whole number.
 
     Raises:
         BadRequest: naming the key, the expected form and the value given.
@@ -372,6 +463,16 @@ def _accept(info: SettingInfo, value: Any) -> Any | None:
             if not isinstance(value, int) or isinstance(value, bool):
                 return None
             return value if value in info.special or _within(info, value) else None
+        case "size":
+            try:
+                size = parse_size(value) if isinstance(value, str) else value
+            except ValueError:
+                return None
+            if not isinstance(size, int) or isinstance(size, bool):
+                return None
+            return size if size in info.special or _within(info, size) else None
+        case "choice":
+            return value if value in info.choices else None
         case "float":
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not _within(info, value):
                 return None
@@ -425,7 +526,7 @@ def parse(key: str, text: str) -> Any:
                     stripped.lower(),
                     {"false": False, "no": False, "off": False, "0": False}.get(stripped.lower(), text),
                 )
-            case "int" if re.fullmatch(r"[+-]?[0-9]{1,19}", stripped):
+            case "int" | "size" if re.fullmatch(r"[+-]?[0-9]{1,19}", stripped):
                 value = int(stripped)
             case "float":
                 value = float(stripped)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from router.catalog.model import LLM, Identity, Model, by_every_name
+from router.catalog.options import LoadOptions
 from router.devices.base import DeviceReading
 from router.engines.base import Exit, WorkerSpec
 from router.errors import LoadFailed
 from router.policy.document import Policy
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
-from router.residency.world import LoadOptions
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB

@@ -8,9 +8,9 @@ import pytest
 
 from router.devices.base import DeviceReading
 from router.devices.host import HOST
-from router.devices.simulated import SimulatedDevices, parse_size, parse_sizes
+from router.devices.simulated import SimulatedDevices, parse_sizes
 from router.errors import BadRequest
-from router.units import GIB, MIB
+from router.units import GIB, MIB, parse_size
 
 
 class Clock:

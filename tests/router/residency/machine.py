@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router.catalog.model import EMBEDDING, by_every_name
+from router.catalog.options import LoadOptions
 from router.devices.base import DeviceInfo, DeviceReading
 from router.errors import RouterError
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.residency.view import policies_view, pool_view, queue_view, residents_view
-from router.residency.world import Action, Evict, Load, LoadOptions, Wants, Why
+from router.residency.world import Action, Evict, Load, Wants, Why
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB

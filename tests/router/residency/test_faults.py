@@ -10,9 +10,10 @@ import pytest
 from msgspec import structs
 
 from router.catalog.model import by_every_name
+from router.catalog.options import LoadOptions
 from router.errors import LoadFailed, RouterError, SlotsPinned, Unavailable
 from router.residency.view import policies_view, pool_view, residents_view
-from router.residency.world import LoadOptions, Wants
+from router.residency.world import Wants
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from tests.support.simulation import House, SimEngine, model, policy

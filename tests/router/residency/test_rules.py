@@ -9,12 +9,13 @@ import logging
 import pytest
 
 from router.catalog.model import EMBEDDING, by_every_name
+from router.catalog.options import LoadOptions
 from router.devices.base import DeviceInfo, DeviceReading
 from router.errors import LoadFailed, ModelNotFound, RouterError, SlotsPinned, Unavailable
 from router.residency.desire import desire
 from router.residency.reconciler import Reconciler
 from router.residency.view import pool_view
-from router.residency.world import LoadOptions, Wants
+from router.residency.world import Wants
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
