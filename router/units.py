@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -12,6 +13,8 @@ MAX_BYTES: Final = 1 << 50
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": GIB, "TIB": 1 << 40}
 _SIZE: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?) *([A-Za-z]*)")
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 NBSP: Final = "\N{NO-BREAK SPACE}"
 
@@ -39,3 +42,22 @@ def parse_size(text: str) -> int:
     if size > MAX_BYTES:
         raise ValueError(f"{text.strip()!r} is more than {MAX_BYTES >> 40} TiB")
     return size
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as `90`, `5m`, `1h30m` or `-1`; a number alone is seconds.
+
+    Raises:
+        ValueError: it is none, or it is not finite.
+    """
+    plain = text.strip()
+    sign = -1.0 if plain.startswith("-") else 1.0
+    plain = plain.removeprefix("-")
+    parts = _DURATION.findall(plain)
+    if parts and "".join(number + unit for number, unit in parts) == plain:
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    else:
+        seconds = float(plain)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text.strip()!r} is not a finite duration")
+    return sign * seconds

@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from router.errors import BadRequest
 from router.policy.evaluate import request_text
+from router.units import parse_duration
 from router.web.errors import too_large
 from router.web.options import WebOptions
 
@@ -28,8 +29,6 @@ ROUTER_KEYS: Final = ("route_trace", "keep_alive")
 _BOM: Final = b"\xef\xbb\xbf"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _FAULT_PATH: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Message(Struct, frozen=True):
@@ -155,26 +154,16 @@ def keep_alive_s(value: str | int | float | UnsetType | None) -> float | None:
     """
     if value is UNSET or value is None:
         return None
-    seconds = _duration(value) if isinstance(value, str) else float(value)
-    if seconds is None or not math.isfinite(seconds):
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else float(value)
+    except (ValueError, OverflowError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
         raise BadRequest(
             f"`keep_alive` is {str(value)[:40]!r}; give seconds, or a duration such as '5m'.",
             param="keep_alive",
         )
     return -1.0 if seconds < 0 else seconds
-
-
-def _duration(text: str) -> float | None:
-    text = text.strip()
-    sign = -1.0 if text.startswith("-") else 1.0
-    text = text.removeprefix("-")
-    parts = _DURATION.findall(text)
-    if parts and "".join(number + unit for number, unit in parts) == text:
-        return sign * sum(float(number) * _UNIT_S[unit] for number, unit in parts)
-    try:
-        return sign * float(text)
-    except ValueError:
-        return None
 
 
 async def _decoded(body: bytes, decode: Callable[[bytes], T], options: WebOptions) -> T:
