@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -15,6 +16,8 @@ class RouterError(Exception):
         hint: an optional further way out, such as the exact setting to change.
         param: the request field or setting at fault, if there is one.
         retry_after_s: seconds after which trying again may help; sent as `Retry-After`.
+        details: further members of the error object, ready for JSON, such as a table of devices; they never
+            take the place of the others.
     """
 
     code = "router_error"
@@ -29,6 +32,7 @@ class RouterError(Exception):
         hint: str | None = None,
         param: str | None = None,
         retry_after_s: float | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -37,6 +41,7 @@ class RouterError(Exception):
         self.hint = hint
         self.param = param
         self.retry_after_s = retry_after_s
+        self.details: Mapping[str, Any] = details or {}
 
     @property
     def type(self) -> str:
@@ -51,6 +56,7 @@ class RouterError(Exception):
         """The error in OpenAI's shape, ready for JSON."""
         return {
             "error": {
+                **self.details,
                 "message": self.message,
                 "type": self.type,
                 "code": self.code,

@@ -93,6 +93,11 @@ class Admin:
         await self._api.load(name, options)
         return _success(f"{name} is loaded.", model_name=name)
 
+    async def plan(self, request: web.Request) -> web.Response:
+        """`POST /v1/plan {model, ...options}`: what a load would take and whether it fits; loads nothing."""
+        options = await self._object(request)
+        return json_response(await self._api.plan(_take_name(options), options))
+
     async def unload(self, request: web.Request) -> web.Response:
         """`POST /v1/unload {model_name?, wait?, force?}`: all models without a name."""
         wanted = await self._read(request, _Unload, empty_is_object=True)

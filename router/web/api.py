@@ -87,6 +87,15 @@ class RouterApi(Protocol):
             RouterError: as `acquire`; BadRequest for an unknown or wrong option.
         """
 
+    async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What loading a model would take on each device, and whether it is admitted. Loads nothing.
+
+        `options` are those of `load`. Returns the table as it goes to the client, ready for JSON.
+
+        Raises:
+            RouterError: as `load`, up to the point where loading would begin.
+        """
+
     async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
         """Drain and stop a model, or all of them. With `wait`, returns when the process is gone."""
 

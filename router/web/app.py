@@ -101,6 +101,7 @@ def _add_routes(app: web.Application, parts: _Parts) -> None:
         for path, kind in KINDS.items():
             post(f"{prefix}{path}", parts.inference.handler(kind))
         post(f"{prefix}/load", admin.load)
+        post(f"{prefix}/plan", admin.plan)
         post(f"{prefix}/unload", admin.unload)
         post(f"{prefix}/pull", admin.pull)
         post(f"{prefix}/delete", admin.delete)

@@ -292,6 +292,11 @@ class FakeApi:
         self.resolve(model)
         self.calls.append(("load", model, dict(options)))
 
+    async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        self.resolve(model)
+        self.calls.append(("plan", model, dict(options)))
+        return {"model": model, "admitted": True, "devices": []}
+
     async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
         self.calls.append(("unload", model, wait, force))
 
