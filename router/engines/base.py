@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
+
+OUT_OF_MEMORY: Final = "out_of_memory"
+"""The code of a `LoadFailed` whose worker died for want of memory."""
 
 
 class WorkerSpec(Struct, frozen=True):
@@ -111,6 +114,10 @@ class Worker(Protocol):
     launch_command: tuple[str, ...]
 
     @property
+    def measured(self) -> Mapping[str, int]:
+        """Bytes that the engine said it took, by device id; empty if it said nothing."""
+
+    @property
     def exited(self) -> asyncio.Future[Exit]:
         """Done when the process has been reaped. Never cancelled, never an exception."""
 
@@ -126,10 +133,16 @@ class Engine(Protocol):
 
     name: str
 
-    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> Worker:
+    async def start(
+        self,
+        spec: WorkerSpec,
+        progress: Callable[[float], None],
+        launched: Callable[[int], None] = lambda pid: None,
+    ) -> Worker:
         """Start a worker and wait until it can answer.
 
-        `progress` is called on the loop with 0..1 as the load goes on. If the call is cancelled, the
+        `progress` is called on the loop with 0..1 as the load goes on, and `launched` with the process id as
+        soon as there is a process. If the call is cancelled, the
         process is killed and reaped before the cancellation goes on.
 
         Raises:

@@ -94,7 +94,12 @@ class EmbeddedEngine:
             return ()
         return await asyncio.to_thread(self._leftovers.reap)
 
-    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> WorkerProcess:
+    async def start(
+        self,
+        spec: WorkerSpec,
+        progress: Callable[[float], None],
+        launched: Callable[[int], None] = lambda pid: None,
+    ) -> WorkerProcess:
         """Start a worker and wait until it answers its health check.
 
         There is no limit on the time a load takes: it is given up after `spec.load_stall_s` seconds without
@@ -111,6 +116,7 @@ class EmbeddedEngine:
         worker.exited.add_done_callback(lambda _: self._ended(worker))
         try:
             await launch(worker, self._environment(spec))
+            launched(worker.pid)
             if self._is_closed:
                 raise ShuttingDown("The router is shutting down.")
             worker.configure(_configuration(spec, worker.api_key))

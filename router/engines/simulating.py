@@ -30,7 +30,12 @@ class SimulatingEngine:
         """Those of the engine within."""
         return {**self._inner.capabilities(), "simulated": True}
 
-    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> Worker:
+    async def start(
+        self,
+        spec: WorkerSpec,
+        progress: Callable[[float], None],
+        launched: Callable[[int], None] = lambda pid: None,
+    ) -> Worker:
         """As the engine within."""
         owner = object()
 
@@ -41,7 +46,7 @@ class SimulatingEngine:
             progress(share)
 
         try:
-            worker = await self._inner.start(spec, grow)
+            worker = await self._inner.start(spec, grow, launched)
         except BaseException:
             self._devices.free(owner)
             raise
