@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from PySide6.QtCore import QObject, Signal
 
-from lemon_tray.door import Door
+from lemon_tray.door import Door, EngineDoor
 from lemon_tray.edits import Edits
 from lemon_tray.names import plain
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
@@ -44,7 +44,7 @@ class Actions(QObject):
                 self._start(self._set(command.target, command.value))
             case Kind.LOAD:
                 self._given_up.discard(command.target)
-                self._start(self._load(command.target))
+                self._start(self._load(command.target, command.value or {}))
             case Kind.UNLOAD:
                 self._given_up.add(command.target)
                 self._start(self._unload(command.target))
@@ -58,6 +58,10 @@ class Actions(QObject):
                 self._start(self._get_demo())
             case Kind.CANCEL_DOWNLOAD:
                 self._start(self._cancel_download(command.target))
+            case Kind.GET_ENGINE | Kind.USE_ENGINE | Kind.REMOVE_ENGINE:
+                self._start(self._engine(command.kind, command.target))
+            case Kind.ENABLE_POLICY:
+                self._start(self._enable_policy(command.target, bool(command.value)))
             case Kind.TELL_NOTICE:
                 self._start(self._tell_notice(command.target))
             case _:
@@ -108,9 +112,9 @@ class Actions(QObject):
             title = translate("Actions", "{key} was not changed").format(key=plain(key, 30))
             self.failed.emit(fault_banner(f"set:{key}", title, reason))
 
-    async def _load(self, model: str) -> None:
+    async def _load(self, model: str, options: Mapping[str, Any]) -> None:
         try:
-            await self._door.load(model, {})
+            await self._door.load(model, options)
         except RouterError as error:
             if model in self._given_up:
                 return  # the user cancelled it
@@ -148,6 +152,35 @@ class Actions(QObject):
             if not self._door.snapshot.downloads:
                 title = translate("Actions", "The demo model did not arrive")
                 self.failed.emit(fault_banner("demo", title, said(error)))
+
+    async def _engine(self, kind: Kind, engine: str) -> None:
+        door = self._door
+        titles = {
+            Kind.GET_ENGINE: translate("Actions", "The engine did not arrive"),
+            Kind.USE_ENGINE: translate("Actions", "The engine was not changed"),
+            Kind.REMOVE_ENGINE: translate("Actions", "The engine was not removed"),
+        }
+        try:
+            if not isinstance(door, EngineDoor):
+                raise RouterError("This router has only the engine that it came with.")
+            if kind is Kind.GET_ENGINE:
+                await (await door.get_engine(engine or None))
+            elif kind is Kind.USE_ENGINE:
+                await door.use_engine(engine)
+            else:
+                await door.remove_engine(engine)
+        except RouterError as error:
+            log.warning("%s: %s", titles[kind], error.message)
+            shown = any(d.state == "failed" for d in self._door.snapshot.downloads)
+            if kind is not Kind.GET_ENGINE or not shown:  # a failed download is told where it was asked for
+                self.failed.emit(fault_banner(f"engine:{engine}", titles[kind], said(error)))
+
+    async def _enable_policy(self, policy: str, enabled: bool) -> None:
+        try:
+            await self._door.enable_policy(policy, enabled)
+        except RouterError as error:
+            title = translate("Actions", "{policy} was not changed").format(policy=plain(policy, 24))
+            self.failed.emit(fault_banner(f"policy:{policy}", title, said(error)))
 
     async def _tell_notice(self, notice: str) -> None:
         try:

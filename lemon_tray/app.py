@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
@@ -34,6 +35,7 @@ from lemon_tray.notices import Notices
 from lemon_tray.notify import Notifier
 from lemon_tray.options import Options
 from lemon_tray.panel import Panel
+from lemon_tray.present_devices import Reading, last_readings
 from lemon_tray.presenter import model_numbers, present
 from lemon_tray.single_instance import Bell, bell_name
 from lemon_tray.theme import Look
@@ -172,6 +174,7 @@ class Shell(QObject):
         self._bridge: Bridge | None = None
         self._starting: asyncio.Task[None] | None = None
         self._numbers: dict[str, int] = {}
+        self._readings: dict[str, Reading] = {}
         self._dismissed: set[str] = set()
         self._fault: Banner | None = None
         self._banner_index = 0
@@ -307,6 +310,7 @@ class Shell(QObject):
 
     def _arrived(self, snapshot: Snapshot) -> None:
         self._numbers = model_numbers(self._numbers, snapshot)
+        self._readings = last_readings(self._readings, snapshot, time.time())
         self.actions.edits.seen(snapshot.generation)
         self.notices.take(snapshot)
         self._show()
@@ -325,6 +329,7 @@ class Shell(QObject):
             fault=self._fault,
             banner_index=self._banner_index,
             phase=self._phase,
+            readings=self._readings,
         )
         if self.view.banner is None or not self.view.banner.more:
             self._banner_index = 0

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QToolTip, QWidget
 from lemon_tray.buttons import by_keyboard
 from lemon_tray.labels import Run, Text
 from lemon_tray.motion import Motion
-from lemon_tray.paint import fill_model, focus_ring, rounded
+from lemon_tray.paint import fill_claim, fill_model, focus_ring, rounded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Bar, Segment, SegmentKind
 
@@ -261,6 +261,8 @@ class MemoryBar(QWidget):
                 fill_model(painter, look, shape, segment.number, arrived)
             case SegmentKind.MORE:
                 painter.fillPath(shape, look.colour("ink"))
+            case SegmentKind.CLAIM:
+                fill_claim(painter, look, shape)
             case _:
                 painter.fillPath(shape, look.colour("others"))
         painter.restore()
@@ -339,6 +341,8 @@ class Legend(QWidget):
         note = segment.note
         note_width = metrics.horizontalAdvance(note) + px(8) if note else 0
         room = int(cell.right() - number - px(8) - note_width - x)
+        if note and metrics.horizontalAdvance(segment.label) > room:
+            note, room = "", room + note_width  # the name matters more: the swatch and the tip say it too
         label = metrics.elidedText(segment.label, Qt.TextElideMode.ElideMiddle, room)
         if label != segment.label:
             self.cut[index] = segment.label
@@ -370,6 +374,8 @@ def paint_swatch(painter: QPainter, look: Look, area: QRectF, segment: Segment) 
             painter.drawPath(rounded(area.adjusted(0.5, 0.5, -0.5, -0.5), look.px(2)))
         case SegmentKind.MORE:
             painter.fillPath(shape, look.colour("ink"))
+        case SegmentKind.CLAIM:
+            fill_claim(painter, look, shape)
         case SegmentKind.OTHERS:
             painter.fillPath(shape, look.colour("others"))
 
@@ -412,11 +418,14 @@ class DeviceBlock(QWidget):
         self._numbers = Text(look, Role.BODY, align=Qt.AlignmentFlag.AlignRight, parent=self)
         self.bar = MemoryBar(look, self)
         self.legend = Legend(look, self)
+        self.note = Text(look, Role.SMALL, "ink2", wrap=True, parent=self)
 
     def show_bar(self, view: Bar) -> None:
         if view == self._view:
             return
         self._view = view
+        self.note.show_text(view.note)
+        self.note.setVisible(bool(view.note) and not view.compact)
         self._title.show_text(view.title)
         self._label.show_text(view.label)
         total = f" / {view.total_text}" if view.total_text else ""
@@ -446,6 +455,9 @@ class DeviceBlock(QWidget):
             y += px(2)
             self.legend.setGeometry(0, y, width, rows * px(20))
             y += rows * px(20)
+        if not self.note.isHidden():
+            y += px(2)
+            y += self.note.place(0, y, width)
         self.setFixedSize(width, y)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from router.snapshot import Snapshot
 
@@ -67,3 +67,36 @@ class Door(Protocol):
 
     async def cancel_download(self, name: str) -> None:
         """Stop a download."""
+
+    async def enable_policy(self, name: str, enabled: bool) -> None:
+        """Switch a policy on or off without deleting it.
+
+        Raises:
+            RouterError: there is no such policy.
+        """
+
+
+@runtime_checkable
+class EngineDoor(Protocol):
+    """A door through which engines can be had, chosen and removed too."""
+
+    async def get_engine(self, id: str | None) -> Awaitable[None]:
+        """Start fetching a build; None: the one that suits this machine. Await the result for its end.
+
+        Raises:
+            RouterError: there is none to be had.
+        """
+
+    async def use_engine(self, id: str) -> None:
+        """Load models with this engine from now on.
+
+        Raises:
+            RouterError: it cannot be used.
+        """
+
+    async def remove_engine(self, id: str) -> None:
+        """Remove a build that the app fetched.
+
+        Raises:
+            RouterError: it is not one, or it is in use.
+        """

@@ -14,9 +14,11 @@ from typing import Final
 
 import msgspec
 
+from lemon_tray.view import Progress
 from lemon_tray.words import translate
 from router.settings.schema import UNLIMITED
-from router.units import NBSP
+from router.snapshot import DownloadView
+from router.units import MIB, NBSP
 
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _SPACES: Final = re.compile(r" {2,}")
@@ -63,3 +65,15 @@ def curl_example(endpoint: str, model: str) -> str:
     body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hello"}]}).decode()
     header = "-H 'Content-Type: application/json'"
     return f"curl {shlex.quote(base_url(endpoint) + '/chat/completions')} {header} -d {shlex.quote(body)}"
+
+
+def download_progress(download: DownloadView) -> Progress:
+    """How far a download is: `41 of 94 MiB`."""
+    done = f"{download.done / MIB:.0f}"
+    if not download.total:
+        return Progress(None, translate("Banner", "{done} MiB").format(done=done).replace(" ", NBSP))
+    total = f"{download.total / MIB:.0f}{NBSP}MiB"
+    return Progress(
+        min(1.0, download.done / download.total),
+        translate("Banner", "{done} of {total}").format(done=done, total=total),
+    )

@@ -20,6 +20,7 @@ _PITCH: Final = {
     Pattern.CHEVRONS: 8,
 }
 _HATCH_PITCH: Final = 6
+_CLAIM_PITCH: Final = 5
 _TILE_CACHE: dict[tuple[str, str, str, float, int], QPixmap] = {}
 
 
@@ -153,6 +154,28 @@ def fill_model(
         painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
         painter.strokePath(shape, _pen(QColor(colour), 3.0))  # half of it lies outside the clip: 1.5
         painter.restore()
+
+
+def fill_claim(painter: QPainter, look: Look, shape: QPainterPath) -> None:
+    """Fill `shape` as memory that is kept for a load which waits: dots on ground within a dashed line."""
+    rect = shape.boundingRect()
+    ratio = painter.device().devicePixelRatioF()
+    ink, ground = look.tokens.ink2, look.tokens.bg
+    pitch = look.px(_CLAIM_PITCH)
+
+    def dot(tile: QPainter, p: float) -> None:
+        tile.setPen(Qt.PenStyle.NoPen)
+        tile.setBrush(QColor(ink))
+        tile.drawEllipse(QPointF(p / 2, p / 2), 0.9, 0.9)
+
+    painter.save()
+    painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
+    painter.drawTiledPixmap(rect, _tile((ink, "claim", ground, ratio, pitch), pitch, QColor(ground), dot))
+    pen = _pen(QColor(ink), 3.0)  # half of it lies outside the clip: 1.5
+    pen.setDashPattern([1.4, 1.0])
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.strokePath(shape, pen)
+    painter.restore()
 
 
 def focus_ring(painter: QPainter, look: Look, rect: QRectF, radius: float) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from lemon_tray.names import plain
-from lemon_tray.present_devices import device_title, usable_devices
+from lemon_tray.names import download_progress, plain
+from lemon_tray.present_devices import HOST, device_title, usable_devices
+from lemon_tray.present_engines import DOWNLOAD_FAILED, DOWNLOAD_OVER, engine_banners, engine_downloads
 from lemon_tray.present_pool import unknown_candidates
-from lemon_tray.view import Banner, BannerKind, Command, Kind, Option, Progress
+from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
 from router.snapshot import DeviceState, DeviceView, DownloadView, NoticeView, PoolView, Snapshot
-from router.units import MIB, NBSP
+from router.units import NBSP
 
-DOWNLOAD_OVER: Final = frozenset({"done", "cancelled"})
-DOWNLOAD_FAILED: Final = "failed"
 _ORDER: Final = tuple(BannerKind)
 
 
@@ -25,7 +24,10 @@ def present_banners(
     found: list[Banner] = []
     if fault is not None:
         found.append(fault)
-    found.extend(_unknown_device(d) for d in usable_devices(snapshot) if d.state is DeviceState.UNKNOWN)
+    refuses = snapshot.settings.get("unknown_device") == "refuse"
+    found.extend(
+        _unknown_device(d, refuses) for d in usable_devices(snapshot) if d.state is DeviceState.UNKNOWN
+    )
     if snapshot.degraded:
         text = plain(snapshot.degraded, 400)
         found.append(
@@ -46,7 +48,9 @@ def present_banners(
             _plain_banner("unresolved", BannerKind.WARNING, title, plain(". ".join(unknown) + ".", 400))
         )
     if snapshot.scanned and not snapshot.models:
-        found.append(_no_models(snapshot.downloads))
+        engines = engine_downloads(snapshot)
+        found.append(_no_models([d for d in snapshot.downloads if d.name not in engines]))
+    found.extend(engine_banners(snapshot))
     return sorted(found, key=lambda b: _ORDER.index(b.kind))  # stable: the order above holds within a kind
 
 
@@ -57,8 +61,20 @@ def _plain_banner(key: str, kind: BannerKind, title: str, text: str) -> Banner:
     return Banner(id=target, kind=kind, title=title, text=text, options=(hide,))
 
 
-def _unknown_device(device: DeviceView) -> Banner:
+def _unknown_device(device: DeviceView, refuses: bool) -> Banner:
     reason = plain(device.reason or translate("Banner", "No reading"), 200).rstrip(".")
+    refuse = Option(
+        label=translate("Banner", "Refuse loads"),
+        menu_label=translate("Banner", "Refuse loads there (unknown_device=refuse)"),
+        command=_set("unknown_device", "refuse"),
+        key="`unknown_device=refuse`",
+        effect=translate("Banner", "Now loads go unchecked"),
+    )
+    hide = Option(
+        label=translate("Banner", "Hide"),
+        command=Command(Kind.DISMISS, f"device:{device.id}:{device.reason}"),
+        effect=translate("Banner", "Asked again all the time"),
+    )
     return Banner(
         id=f"device:{device.id}:{device.reason}",
         kind=BannerKind.ERROR,
@@ -66,13 +82,7 @@ def _unknown_device(device: DeviceView) -> Banner:
         text=translate("Banner", "{reason}. Its memory is unknown until it answers again.").format(
             reason=reason[:1].upper() + reason[1:]
         ),
-        options=(
-            Option(
-                label=translate("Banner", "Hide"),
-                command=Command(Kind.DISMISS, f"device:{device.id}:{device.reason}"),
-                effect=translate("Banner", "Asked again all the time"),
-            ),
-        ),
+        options=(hide,) if refuses or device.kind == HOST else (refuse, hide),
     )
 
 
@@ -163,7 +173,7 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
                 kind=BannerKind.INFO,
                 title=title,
                 text=translate("Banner", "Getting {model}.").format(model=plain(download.name, 60)),
-                progress=_download_progress(download),
+                progress=download_progress(download),
                 options=(
                     Option(
                         label=translate("Banner", "Cancel"),
@@ -189,14 +199,3 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
         glyph="download",
     )
     return Banner(id="no-models", kind=BannerKind.INFO, title=title, text=text, options=(get, folder))
-
-
-def _download_progress(download: DownloadView) -> Progress:
-    done = f"{download.done / MIB:.0f}"
-    if not download.total:
-        return Progress(None, translate("Banner", "{done} MiB").format(done=done).replace(" ", NBSP))
-    total = f"{download.total / MIB:.0f}{NBSP}MiB"
-    return Progress(
-        min(1.0, download.done / download.total),
-        translate("Banner", "{done} of {total}").format(done=done, total=total),
-    )

@@ -8,15 +8,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lemon_tray.names import plain
+from msgspec import Struct, structs
+
+from lemon_tray.names import Clock, local_clock, plain
 from lemon_tray.view import Bar, Segment, SegmentKind
 from lemon_tray.words import translate
-from router.snapshot import DeviceState, DeviceView, ResidentView, Snapshot
+from router.snapshot import DeviceState, DeviceView, ResidentState, ResidentView, Snapshot
 from router.units import GIB, MIB, NBSP, gib
 
 MAX_SEGMENTS: Final = 6
 MAX_FULL_BARS: Final = 4
 HOST: Final = "host"
+
+
+class Reading(Struct, frozen=True):
+    """What a device said last: `time` in Unix seconds, the rest in bytes."""
+
+    time: float
+    total: int
+    used: int
+
+
+def last_readings(known: Mapping[str, Reading], snapshot: Snapshot, now: float) -> dict[str, Reading]:
+    """Each device's last reading by its id, for the time when it does not answer.
+
+    A device keeps what it said for as long as the snapshot names it.
+    """
+    readings = {}
+    for device in snapshot.devices:
+        if device.state is DeviceState.OK and device.total is not None and device.free is not None:
+            readings[device.id] = Reading(now, device.total, max(0, device.total - device.free))
+        elif device.id in known:
+            readings[device.id] = known[device.id]
+    return readings
 
 
 def device_title(device: DeviceView) -> str:
@@ -51,21 +75,44 @@ def devices_note(snapshot: Snapshot) -> str:
     """What is worth knowing of the devices as a whole; "" for nothing."""
     if snapshot.simulated:
         return translate("Bar", "These devices are simulated.")
-    if not snapshot.devices or any(d.kind != HOST for d in usable_devices(snapshot)):
+    if not snapshot.devices:
         return ""
-    idle = [device_title(d) for d in snapshot.devices if not d.usable]
+    idle = ", ".join(device_title(d) for d in idle_cards(snapshot))
+    if any(d.kind != HOST for d in usable_devices(snapshot)):
+        if not idle:
+            return ""
+        return translate("Bar", "{names} found, but this engine cannot use it.").format(names=idle)
     if idle:
-        text = translate("Bar", "{names} found, but this engine runs models on the CPU.")
-        return text.format(names=", ".join(idle))
+        return translate("Bar", "{names} found, but this engine runs models on the CPU.").format(names=idle)
     return translate("Bar", "No GPU found: models run on the CPU, more slowly.")
 
 
-def present_bars(snapshot: Snapshot, numbers: Mapping[str, int]) -> tuple[Bar, ...]:
-    """A bar for each device that is shown, in the snapshot's order."""
+def idle_cards(snapshot: Snapshot) -> list[DeviceView]:
+    """The cards that are there and that the engine cannot load on."""
+    return [d for d in snapshot.devices if d.kind != HOST and not d.usable]
+
+
+def present_bars(
+    snapshot: Snapshot,
+    numbers: Mapping[str, int],
+    readings: Mapping[str, Reading] | None = None,
+    clock: Clock = local_clock,
+) -> tuple[Bar, ...]:
+    """A bar for each device that is shown, in the snapshot's order.
+
+    `readings` are those of `last_readings`; `clock` writes their time.
+    """
     devices = _shown_devices(snapshot)
     compact = len(devices) > MAX_FULL_BARS
     states = {r.model: r for r in snapshot.residents}
-    return tuple(_bar(d, states, numbers, compact) for d in devices)
+    last = readings or {}
+    bars = []
+    for device in devices:
+        if device.state is DeviceState.UNKNOWN or device.total is None:
+            bars.append(_unknown_bar(device, last.get(device.id), clock, compact))
+        else:
+            bars.append(_bar(device, device.total, states, numbers, compact))
+    return tuple(bars)
 
 
 def tenths(parts: Sequence[int], total: int) -> list[int]:
@@ -83,38 +130,57 @@ def _one_decimal(value: int) -> str:
     return f"{value // 10}.{value % 10}"
 
 
-def _bar(
-    device: DeviceView, residents: Mapping[str, ResidentView], numbers: Mapping[str, int], compact: bool
-) -> Bar:
+def _names(device: DeviceView) -> tuple[str, str, str]:
+    """Title, short name, and both together as they are spoken."""
     title, label = device_title(device), plain(device.label, 24)
-    spoken_title = f"{title}, {label}" if label else title
-    if device.state is DeviceState.UNKNOWN or device.total is None:
-        reason = plain(device.reason or translate("Bar", "No reading"), 80)
-        return Bar(
-            id=device.id,
-            title=title,
-            label=label,
-            used=translate("Bar", "Unknown"),
-            total_text=gib(device.total) if device.total else "",
-            total=None,
-            segments=(),
-            margin=0,
-            margin_tip="",
-            reason=reason,
-            accessible=translate("Bar", "{device}: memory unknown, {reason}").format(
-                device=spoken_title, reason=reason
-            ),
-            compact=compact,
+    return title, label, f"{title}, {label}" if label else title
+
+
+def _unknown_bar(device: DeviceView, last: Reading | None, clock: Clock, compact: bool) -> Bar:
+    title, label, spoken_title = _names(device)
+    reason = plain(device.reason or translate("Bar", "No reading"), 80)
+    total = device.total or (last.total if last else None)
+    note = ""
+    if last is not None:
+        note = translate("Bar", "Last reading {time}: {used} used, {free} free").format(
+            time=clock(last.time), used=gib(last.used), free=gib(max(0, last.total - last.used))
         )
-    total = device.total
+    spoken = translate("Bar", "{device}: memory unknown, {reason}").format(device=spoken_title, reason=reason)
+    return Bar(
+        id=device.id,
+        title=title,
+        label=label,
+        used=translate("Bar", "Unknown"),
+        total_text=gib(total) if total else "",
+        total=None,
+        segments=(),
+        margin=0,
+        margin_tip="",
+        reason=reason,
+        accessible=f"{spoken}. {note}" if note else spoken,
+        compact=compact,
+        note=note,
+    )
+
+
+def _bar(
+    device: DeviceView,
+    total: int,
+    residents: Mapping[str, ResidentView],
+    numbers: Mapping[str, int],
+    compact: bool,
+) -> Bar:
+    title, label, spoken_title = _names(device)
     own = [s for s in device.segments if s.bytes > 0]
     owned = min(total, sum(s.bytes for s in own))
     used = min(total, max(owned, device.ours + device.reserved + device.others))
     others = max(0, used - owned)
     if others < MIB:  # readings of two drivers never agree to the byte
         others, used = 0, owned
-    free = total - used
-    shares = tenths([*(s.bytes for s in own), others, free], total)
+    # What a claim holds of memory that is still taken shows as its owner's until that has let go of it.
+    kept = min(max(0, device.claimed), total - used)
+    free = total - used - kept
+    shares = tenths([*(s.bytes for s in own), others, kept, free], total)
     segments = [
         _model_segment(s.model, s.bytes, s.reserved, value, residents.get(s.model), numbers, label or title)
         for s, value in zip(own, shares, strict=False)
@@ -122,26 +188,38 @@ def _bar(
     segments = _fold(segments)
     if others:
         segments.append(
-            _plain_segment(SegmentKind.OTHERS, translate("Bar", "Other programs"), others, shares[-2])
+            _plain_segment(SegmentKind.OTHERS, translate("Bar", "Other programs"), others, shares[-3])
         )
+    claim, coming = "", device.claimed - kept
+    if device.claimed > 0:
+        claim = translate("Bar", "{size} kept for a load that waits").format(size=_size(device.claimed))
+    if kept:
+        lines = [translate("Bar", "Kept for a load that waits: {size}").format(size=_size(kept))]
+        if coming > 0:
+            lines.append(translate("Bar", "{size} more is being freed for it").format(size=_size(coming)))
+        plain_claim = _plain_segment(SegmentKind.CLAIM, translate("Bar", "Kept for a load"), kept, shares[-2])
+        segments.append(structs.replace(plain_claim, tip=tuple(lines)))
     segments.append(_plain_segment(SegmentKind.FREE, translate("Bar", "Free"), free, shares[-1]))
     used_text = _one_decimal(round(total * 10 / GIB) - shares[-1])
-    total_text = gib(total)
+    spoken = translate("Bar", "{device}: {used} of {total} gibibytes spoken for").format(
+        device=spoken_title, used=used_text, total=_one_decimal(round(total * 10 / GIB))
+    )
+    freeing = translate("Bar", "{size} is being freed for a load that waits.")
     return Bar(
         id=device.id,
         title=title,
         label=label,
         used=used_text,
-        total_text=total_text,
+        total_text=gib(total),
         total=total,
         segments=tuple(segments),
         margin=min(device.margin, total),
         margin_tip=translate("Bar", "Margin: {size} kept free").format(size=_size(device.margin)),
         reason="",
-        accessible=translate("Bar", "{device}: {used} of {total} gibibytes spoken for").format(
-            device=spoken_title, used=used_text, total=_one_decimal(round(total * 10 / GIB))
-        ),
+        accessible=f"{spoken}, {claim}" if claim else spoken,
         compact=compact,
+        note=freeing.format(size=_size(coming)) if coming >= MIB else "",
+        claim=claim,
     )
 
 
@@ -163,6 +241,8 @@ def _model_segment(
     note = ""
     if reserved > 0:
         note = translate("Bar", "reserved")
+    elif resident is not None and resident.state in (ResidentState.DRAINING, ResidentState.EVICTING):
+        note = translate("Bar", "unloading")
     elif resident is not None and sum(1 for b in resident.devices.values() if b > 0) > 1:
         note = translate("Bar", "part")
     head = translate("Bar", "{model} on {device}: {size}").format(

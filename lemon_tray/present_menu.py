@@ -21,13 +21,14 @@ def present_menu(
     for bar in bars:
         device = f"{bar.title} ({bar.label})" if bar.label else bar.title
         if bar.total is None:
-            status.append(translate("Menu", "{device}: {reason}").format(device=device, reason=bar.reason))
+            line = translate("Menu", "{device}: {reason}").format(device=device, reason=bar.reason)
         else:
-            status.append(
-                translate("Menu", "{device}: {used} of {total}").format(
-                    device=device, used=bar.used, total=bar.total_text
-                )
+            line = translate("Menu", "{device}: {used} of {total}").format(
+                device=device, used=bar.used, total=bar.total_text
             )
+        status.append(f"{line}, {bar.claim}" if bar.claim else line)
+        if bar.total is None and bar.note:
+            status.append(bar.note)
     status.append(
         translate("Menu", "LLM pool: {parts}").format(
             parts=", ".join((pool.loaded, pool.room, pool.limit, pool.floor))

@@ -41,11 +41,13 @@ def present_pool(snapshot: Snapshot, numbers: Mapping[str, int]) -> Pool:
         )
     else:
         spoken_loaded = loaded
-    room = (
-        translate("Pool", "room for any number")
-        if unlimited
-        else translate("Pool", "room for {count}").format(count=pool.effective_limit)
-    )
+    named, held = _held(snapshot)
+    if held is not None:
+        room = translate("Pool", "room for {held} of {count}").format(held=held, count=named)
+    elif unlimited:
+        room = translate("Pool", "room for any number")
+    else:
+        room = translate("Pool", "room for {count}").format(count=pool.effective_limit)
     limit_text = (
         translate("Pool", "no limit of yours")
         if limit < 0
@@ -69,6 +71,15 @@ def present_pool(snapshot: Snapshot, numbers: Mapping[str, int]) -> Pool:
             parts=", ".join((spoken_loaded, room, limit_text, floor_text))
         ),
     )
+
+
+def _held(snapshot: Snapshot) -> tuple[int, int | None]:
+    """How many candidates the limit lets stay, and how many of them memory holds; None if it holds all."""
+    pool = snapshot.pool
+    named = pool.candidate_floor
+    if pool.effective_limit >= 0:
+        named = min(named, pool.effective_limit)
+    return named, pool.room_for if pool.room_for is not None and pool.room_for < named else None
 
 
 def unknown_candidates(snapshot: Snapshot) -> list[str]:
@@ -97,6 +108,10 @@ def _breakdown(snapshot: Snapshot) -> tuple[tuple[PoolRow, ...], PoolRow | None,
         return (), None, tuple(remarks)
     if not snapshot.pool.autosize:
         remarks.append(translate("Pool", "Autosize is off, so your limit holds."))
+    named, held = _held(snapshot)
+    if held is not None:
+        text = translate("Pool", "Memory holds {held} of these {count} at once; more take turns.")
+        remarks.append(text.format(held=held, count=named))
     floor = str(snapshot.pool.candidate_floor)
     total = PoolRow(translate("Pool", "Different local models (floor)"), "", floor)
     return tuple(rows), total, tuple(remarks)

@@ -14,7 +14,8 @@ import msgspec
 
 from lemon_tray.names import Clock, base_url, local_clock, percent, plain
 from lemon_tray.present_banners import present_banners
-from lemon_tray.present_devices import device_labels, devices_note, present_bars
+from lemon_tray.present_devices import Reading, device_labels, devices_note, present_bars
+from lemon_tray.present_engines import ENGINE
 from lemon_tray.present_menu import present_menu
 from lemon_tray.present_models import failed_rows, load_progress, models_note, resident_row
 from lemon_tray.present_pool import present_pool
@@ -52,6 +53,7 @@ def present(
     fault: Banner | None = None,
     banner_index: int = 0,
     phase: str = "",
+    readings: Mapping[str, Reading] | None = None,
     clock: Clock = local_clock,
 ) -> PanelView:
     """What to show.
@@ -64,6 +66,7 @@ def present(
         fault: a failure of the app itself or of something the user asked for.
         banner_index: which of the banners that are due to show, worst first; wraps around.
         phase: a word for the head while the app starts or quits.
+        readings: from `last_readings`, for devices that do not answer now.
         clock: writes a Unix time as people read it.
     """
     labels = device_labels(snapshot)
@@ -73,7 +76,7 @@ def present(
         if b.id not in dismissed
     ]
     shown = _with_more(banners, banner_index)
-    bars = present_bars(snapshot, numbers)
+    bars = present_bars(snapshot, numbers, readings, clock)
     head = _head(snapshot, banners, phase)
     pool = present_pool(snapshot, numbers)
     return PanelView(
@@ -81,7 +84,7 @@ def present(
         head=head,
         banner=shown,
         bars=bars,
-        devices_note=devices_note(snapshot),
+        devices_note="" if shown is not None and shown.id.startswith(ENGINE) else devices_note(snapshot),
         pool=pool,
         models=(
             *(resident_row(r, snapshot, numbers, labels) for r in snapshot.residents),

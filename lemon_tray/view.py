@@ -25,6 +25,10 @@ class Kind(StrEnum):
     GET_DEMO = "get_demo"
     CANCEL_DOWNLOAD = "cancel_download"
     TELL_NOTICE = "tell_notice"
+    GET_ENGINE = "get_engine"
+    USE_ENGINE = "use_engine"
+    REMOVE_ENGINE = "remove_engine"
+    ENABLE_POLICY = "enable_policy"
 
     ADD_FOLDER = "add_folder"
     DISMISS = "dismiss"
@@ -111,6 +115,7 @@ class SegmentKind(StrEnum):
     MODEL = "model"
     MORE = "more"
     OTHERS = "others"
+    CLAIM = "claim"
     FREE = "free"
 
 
@@ -133,7 +138,10 @@ class Segment(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """One device. `total` is None while unknown: then `reason` stands in the bar."""
+    """One device. `total` is None while unknown: then `reason` stands in the bar.
+
+    `note` stands below; `claim` says what is held back for loads that wait.
+    """
 
     id: str
     title: str
@@ -147,6 +155,8 @@ class Bar(Struct, frozen=True):
     reason: str
     accessible: str
     compact: bool = False
+    note: str = ""
+    claim: str = ""
 
 
 class Slot(Struct, frozen=True):

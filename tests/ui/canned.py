@@ -10,6 +10,7 @@ from router.snapshot import (
     DeviceState,
     DeviceView,
     DownloadView,
+    EngineView,
     FeedEntry,
     ModelView,
     NoticeView,
@@ -288,6 +289,51 @@ def unresolved() -> Snapshot:
     return msgspec.structs.replace(loading(), policies=WITH_UNKNOWN, status=Status.WARNING)
 
 
+def full() -> Snapshot:
+    """Two cards full: a load in flight on one, memory kept for a load that waits on the other."""
+    mistral = resident("Mistral-7B", 6.0, {"gpu1": 6.0}, state=ResidentState.EVICTING)
+    qwen = resident("Qwen3-32B", 14.2, {"gpu1": 14.2}, in_use=2, tokens_per_s=31.0)
+    gemma = resident("Gemma-3-4B", 11.4, {"gpu0": 11.4}, state=ResidentState.LOADING, progress=0.43)
+    return snapshot(
+        status=Status.LOADING,
+        pool=pool(loaded=2, loading=1, room_for=2),
+        residents=(QWEN, gemma, qwen, mistral),
+        models=(*MODELS, ModelView("Qwen3-32B", "llm", gib(12.8), 32768)),
+        devices=(
+            device(0, "RTX 4090", {"Qwen3-8B": (9.1, 0), "Gemma-3-4B": (11.4, 6.5)}, 2.4),
+            device(1, "RTX 3090", {"Qwen3-32B": (14.2, 0), "Mistral-7B": (6.0, 0)}, 1.0, claimed=gib(7.9)),
+            HOST,
+        ),
+        feed=(
+            entry(1, 4, "Llama-3.3-70B waits for Qwen3-32B on CUDA1: 2 requests are still running."),
+            entry(2, 5, "Unloading Mistral-7B from CUDA1 (6.0 GiB) to make room for Llama-3.3-70B."),
+            entry(3, 5, "Loading Gemma-3-4B on CUDA0: needs 11.4 GiB, 11.5 GiB is usable."),
+        ),
+    )
+
+
+EMBEDDED = EngineView("embedded", "Built-in llama.cpp", "embedded", "b6740", backends=("CPU",), in_use=True)
+OFFER = EngineView(
+    "llama.cpp-b6740-cuda",
+    "llama.cpp b6740 for CUDA",
+    "offer",
+    "b6740",
+    backends=("CUDA",),
+    size=431 * MIB,
+)
+
+
+def engine(**changes: Any) -> Snapshot:
+    """A card that the engine of this machine cannot use, and a build that can."""
+    cards = (device(0, "RTX 4090", {}, usable=False),)
+    base = {"devices": (*cards, *cpu().devices), "engines": (EMBEDDED, OFFER), **changes}
+    return msgspec.structs.replace(cpu(), **base)
+
+
+def fetching() -> Snapshot:
+    return engine(downloads=(DownloadView(OFFER.id, "running", 118 * MIB, 431 * MIB),))
+
+
 STATES = {
     "loading": loading,
     "warning": warning,
@@ -297,4 +343,7 @@ STATES = {
     "cpu": cpu,
     "lost": lost,
     "unresolved": unresolved,
+    "full": full,
+    "engine": engine,
+    "fetching": fetching,
 }

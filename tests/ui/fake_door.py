@@ -104,6 +104,31 @@ class FakeDoor:
         await self._answer("cancel_download", name)
         self.publish(downloads=())
 
+    async def enable_policy(self, name: str, enabled: bool) -> None:
+        await self._answer("enable_policy", name, enabled)
+        policies = tuple(
+            msgspec.structs.replace(p, enabled=enabled) if p.name == name else p
+            for p in self._snapshot.policies
+        )
+        self.publish(policies=policies)
+
+    async def get_engine(self, id: str | None) -> Awaitable[None]:
+        await self._answer("get_engine", id)
+        offer = next(e for e in self._snapshot.engines if id in (None, e.id))
+        self.publish(downloads=(DownloadView(offer.id, "running", 0, offer.size),))
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        end.set_result(None)
+        return end
+
+    async def use_engine(self, id: str) -> None:
+        await self._answer("use_engine", id)
+        engines = tuple(msgspec.structs.replace(e, in_use=e.id == id) for e in self._snapshot.engines)
+        self.publish(engines=engines)
+
+    async def remove_engine(self, id: str) -> None:
+        await self._answer("remove_engine", id)
+        self.publish(engines=tuple(e for e in self._snapshot.engines if e.id != id))
+
 
 def with_effect(pool: PoolView) -> PoolView:
     """The pool with the limit that its settings lead to."""

@@ -182,3 +182,31 @@ def test_a_bar_becomes_unknown_and_known_again(look: Look, qtbot: QtBot) -> None
         block.show_bar(bar)
         assert len(block.bar.shown_stops()) == stops
         block.grab()
+
+
+def test_kept_memory_looks_and_reads_like_nothing_else(look: Look, qtbot: QtBot) -> None:
+    block = DeviceBlock(look)
+    qtbot.addWidget(block)
+    bar = view_of(canned.full()).bars[1]
+    block.show_bar(bar)
+    names = [stop.accessibleName() for stop in block.bar.shown_stops()]
+    assert names[3] == "Kept for a load: 2.8 gibibytes"
+    area = block.bar.shown_stops()[3].geometry()
+    picture = block.bar.grab().toImage()
+    inside = [
+        picture.pixelColor(x, y).name()
+        for x in range(area.left() + 3, area.right() - 20)
+        for y in range(area.top() + 3, area.bottom() - 3)
+    ]
+    assert inside.count(LIGHT.bg.lower()) > len(inside) / 2
+    assert any(colour not in (LIGHT.bg.lower(), LIGHT.track.lower()) for colour in inside)
+    assert block.note.isVisibleTo(block)
+    assert block.note.y() >= block.legend.y() + block.legend.height()
+
+
+def test_a_note_to_a_name_gives_way_to_the_name(look: Look, qtbot: QtBot) -> None:
+    block = DeviceBlock(look)
+    qtbot.addWidget(block)
+    block.show_bar(view_of(canned.full()).bars[0])
+    block.legend.grab()
+    assert block.legend.cut == {}

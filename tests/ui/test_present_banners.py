@@ -43,7 +43,7 @@ def test_a_dismissed_banner_makes_room_for_the_next() -> None:
     of = everything()
     first = view_of(of).banner
     assert first is not None
-    dismissed = first.options[0].command
+    dismissed = first.options[-1].command
     assert dismissed.kind is Kind.DISMISS
     after = view_of(of, dismissed=frozenset({dismissed.target})).banner
     assert after is not None
@@ -163,3 +163,84 @@ def test_a_download_that_is_over_is_no_longer_shown(state: str) -> None:
     banner = view_of(empty(downloads=(DownloadView("demo", state, 5, 10),))).banner
     assert banner is not None
     assert banner.options[0].label == "Get a demo model"
+
+
+def test_an_unknown_device_offers_to_refuse_loads_there() -> None:
+    banner = view_of(canned.lost()).banner
+    assert banner is not None
+    assert banner.options[0].command == Command(Kind.SET, "unknown_device", "refuse")
+    refusing = msgspec.structs.replace(canned.lost(), settings={"unknown_device": "refuse"})
+    banner = view_of(refusing).banner
+    assert banner is not None
+    assert [o.command.kind for o in banner.options] == [Kind.DISMISS]
+
+
+def test_a_card_that_is_not_used_offers_a_build_for_it() -> None:
+    shown = view_of(canned.engine())
+    banner = shown.banner
+    assert banner is not None
+    assert banner.title == "RTX 4090 found, but this engine runs on the processor only"
+    assert banner.options[0].label == "Get a GPU build"
+    assert banner.options[0].command == Command(Kind.GET_ENGINE, canned.OFFER.id)
+    assert banner.options[0].effect == f"About 431{NBSP}MiB to fetch"
+    assert shown.devices_note == ""  # the banner says it
+    hidden = view_of(canned.engine(), dismissed=frozenset({banner.id}))
+    assert hidden.banner is None
+    assert hidden.devices_note == "RTX 4090 found, but this engine runs models on the CPU."
+
+
+def test_a_build_on_its_way_shows_how_far_it_is_and_can_be_cancelled() -> None:
+    banner = view_of(canned.fetching()).banner
+    assert banner is not None
+    assert banner.progress is not None
+    assert banner.progress.text == f"118 of 431{NBSP}MiB"
+    assert [o.command for o in banner.options] == [Command(Kind.CANCEL_DOWNLOAD, canned.OFFER.id)]
+
+
+def test_a_build_that_did_not_arrive_says_why() -> None:
+    failed = canned.engine(downloads=(DownloadView(canned.OFFER.id, "failed", 1, 2, "The disk is full."),))
+    banner = view_of(failed).banner
+    assert banner is not None
+    assert banner.text == "llama.cpp b6740 for CUDA could not be had: The disk is full."
+    assert banner.options[0].label == "Try again"
+
+
+def test_a_build_that_is_here_is_offered_for_use() -> None:
+    build = msgspec.structs.replace(canned.OFFER, kind="build")
+    banner = view_of(canned.engine(engines=(canned.EMBEDDED, build))).banner
+    assert banner is not None
+    assert banner.options[0].command == Command(Kind.USE_ENGINE, build.id)
+
+
+def test_an_engine_that_fails_is_an_error_with_the_way_back() -> None:
+    build = msgspec.structs.replace(
+        canned.OFFER, kind="build", in_use=True, problem="libcuda.so.1 is missing"
+    )
+    spare = msgspec.structs.replace(canned.EMBEDDED, in_use=False)
+    shown = view_of(canned.engine(engines=(spare, build)))
+    banner = shown.banner
+    assert banner is not None
+    assert banner.kind is BannerKind.ERROR
+    assert banner.text == "llama.cpp b6740 for CUDA: libcuda.so.1 is missing"
+    assert banner.options[0].command == Command(Kind.USE_ENGINE, "embedded")
+    assert shown.head.mark.status is Status.ERROR
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engines": (canned.EMBEDDED,)},
+        {"devices": (canned.device(0, "RTX 4090", {}),)},
+        {"simulated": True},
+    ],
+)
+def test_nobody_else_is_offered_a_build(changes: dict[str, Any]) -> None:
+    assert view_of(canned.engine(**changes)).banner is None
+
+
+def test_the_download_of_an_engine_is_no_download_of_a_model() -> None:
+    of = msgspec.structs.replace(canned.fetching(), models=(), residents=())
+    first = view_of(of).banner
+    assert first is not None
+    assert first.id == "no-models"
+    assert first.progress is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lemon_tray.present_devices import tenths
+from lemon_tray.present_devices import Reading, last_readings, tenths
 from lemon_tray.view import SegmentKind
 from router.snapshot import DeviceState
 from router.units import GIB, NBSP
@@ -126,3 +126,52 @@ def test_readings_that_contradict_each_other_stay_within_the_bar() -> None:
 def test_hosts_alone_count_as_cpu() -> None:
     of = snapshot(devices=(host(8, {}, 2),))
     assert view_of(of).bars[0].label == "CPU"
+
+
+def test_memory_kept_for_a_load_that_waits_is_drawn_apart_and_named() -> None:
+    bar = view_of(canned.full()).bars[1]
+    claim = next(s for s in bar.segments if s.kind is SegmentKind.CLAIM)
+    assert (claim.label, claim.value) == ("Kept for a load", "2.8")
+    assert claim.tip == (
+        f"Kept for a load that waits: 2.8{NBSP}GiB",
+        f"5.1{NBSP}GiB more is being freed for it",
+    )
+    assert bar.used == "24.0"
+    assert round(sum(float(s.value) for s in bar.segments), 1) == 24.0
+    assert [s.note for s in bar.segments[:2]] == ["", "unloading"]
+    assert bar.note == f"5.1{NBSP}GiB is being freed for a load that waits."
+    assert bar.accessible.endswith(f"7.9{NBSP}GiB kept for a load that waits")
+
+
+@pytest.mark.parametrize(
+    ("claimed", "kept", "note"),
+    [(0.0, 0.0, False), (2.0, 2.0, False), (14.0, 14.0, False), (20.0, 14.0, True)],
+)
+def test_a_claim_takes_free_memory_first(claimed: float, kept: float, note: bool) -> None:
+    of = snapshot(devices=(device(0, "X", {"A": (7.0, 0)}, 3.0, claimed=canned.gib(claimed)),))
+    bar = view_of(of).bars[0]
+    drawn = sum(s.bytes for s in bar.segments if s.kind is SegmentKind.CLAIM)
+    assert drawn == canned.gib(kept)
+    assert bool(bar.note) is note
+    assert bar.segments[-1].bytes == canned.gib(14.0 - kept)
+
+
+def test_some_cards_that_the_engine_cannot_use_are_named() -> None:
+    odd = canned.device(2, "RX 7900", {}, usable=False)
+    of = msgspec.structs.replace(canned.loading(), devices=(*canned.loading().devices, odd))
+    shown = view_of(of)
+    assert [b.label for b in shown.bars] == ["CUDA0", "CUDA1"]
+    assert shown.devices_note == "RX 7900 found, but this engine cannot use it."
+
+
+def test_a_device_that_does_not_answer_shows_what_it_said_last() -> None:
+    readings = last_readings({}, canned.loading(), canned.NOON)
+    assert readings["gpu1"] == Reading(canned.NOON, 24 * GIB, 24 * GIB - canned.gib(24 - 18.4))
+    readings = last_readings(readings, canned.lost(), canned.NOON + 60)
+    assert readings["gpu1"].time == canned.NOON
+    assert readings["gpu0"].time == canned.NOON + 60
+    bar = view_of(canned.lost(), readings=readings).bars[1]
+    assert bar.total_text == f"24.0{NBSP}GiB"
+    assert bar.note == f"Last reading 02:40: 18.4{NBSP}GiB used, 5.6{NBSP}GiB free"
+    assert bar.accessible.endswith(bar.note)
+    assert "gpu1" not in last_readings(readings, canned.cpu(), canned.NOON)

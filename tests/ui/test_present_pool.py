@@ -49,3 +49,24 @@ def test_the_breakdown_names_each_policy_and_what_was_not_counted() -> None:
     assert shown.total is not None
     assert shown.total.count == "3"
     assert shown.remarks == ("Not counted: phi-5 in code is not a known model",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "room"),
+    [
+        ({"room_for": 2}, "room for 2 of 3"),
+        ({"room_for": 0}, "room for 0 of 3"),
+        ({"room_for": 3}, "room for 3"),
+        ({"room_for": None}, "room for 3"),
+        ({"room_for": 2, "configured_limit": -1, "effective_limit": -1}, "room for 2 of 3"),
+        ({"room_for": 2, "configured_limit": 5, "effective_limit": 5}, "room for 2 of 3"),
+        ({"room_for": 2, "autosize": False, "effective_limit": 1}, "room for 1"),
+        ({"room_for": 1, "autosize": False, "effective_limit": 2}, "room for 1 of 2"),
+    ],
+)
+def test_it_does_not_promise_more_than_memory_holds(changes: dict[str, object], room: str) -> None:
+    shown = view_of(snapshot(pool=pool(**changes)))
+    assert shown.pool.room == room
+    assert room in shown.menu.status[-1]
+    held = any("Memory holds" in remark for remark in shown.pool.remarks)
+    assert held is (" of " in room)
