@@ -26,6 +26,8 @@ from router.units import parse_size
 
 UNLIMITED = -1
 ENV_PREFIX: Final = "LEMON_TRAY_"
+API_KEY_VARIABLE: Final = "LEMON_TRAY_API_KEY"
+"""Not a setting: an API key that is valid besides those in the file."""
 
 
 class Applies(StrEnum):
@@ -46,15 +48,23 @@ def _about(
     special: Mapping[int, str] = types.MappingProxyType({}),
     least: int | None = None,
     unit: str = "",
+    items: str = "folder",
     **limits: Any,
 ) -> Meta:
     """A field's description.
 
     `special` are values with a meaning of their own; `least` is where the ordinary range begins, if that is
     above `ge`: what lies between is allowed only if it is special. With the unit `size` it is a number of
-    bytes that may also be written as a text such as `512MiB`.
+    bytes that may also be written as a text such as `512MiB`. `items` says what a list is of.
     """
-    extra = {"group": group, "applies": applies, "special": dict(special), "least": least, "unit": unit}
+    extra = {
+        "group": group,
+        "applies": applies,
+        "special": dict(special),
+        "least": least,
+        "unit": unit,
+        "items": items,
+    }
     return Meta(title=title, description=help_text, extra=extra, **limits)
 
 
@@ -291,7 +301,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         _about(
             "Address",
-            "Address that the endpoint listens on. Anything but loopback needs allow_unauthenticated_lan.",
+            "Address that the endpoint listens on. Anything but loopback needs an API key, or "
+            "allow_unauthenticated_lan.",
             "Endpoint",
             Applies.RESTART,
             min_length=1,
@@ -320,6 +331,37 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             Applies.RESTART,
         ),
     ] = False
+    require_api_key: Annotated[
+        bool,
+        _about(
+            "Ask every program for a key",
+            "Programs on this machine need an API key, too. Other machines need one in any case.",
+            "Endpoint",
+            Applies.LIVE,
+        ),
+    ] = False
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _about(
+            "Further host names",
+            "Names, besides localhost and the endpoint's address, under which requests may address the "
+            "endpoint, such as desk.local.",
+            "Endpoint",
+            Applies.LIVE,
+            items="host",
+        ),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        _about(
+            "Web origins",
+            "Web pages and extensions that may use the endpoint, such as http://localhost:3000 or "
+            "vscode-webview://*. None may change settings.",
+            "Endpoint",
+            Applies.LIVE,
+            items="origin",
+        ),
+    ] = ()
     log_json: Annotated[
         bool,
         _about("JSON log", "Write the log as one JSON object a line.", "Log", Applies.RESTART),
@@ -333,6 +375,7 @@ class SettingInfo(Struct, frozen=True):
         applies: when a change acts.
         type: `bool`, `int`, `size` (bytes), `float`, `str`, `choice` or `list` (of texts).
         choices: the values of a choice.
+        items: what a list is of: `folder`, `host` or `origin`.
         minimum, maximum: the limits of a number, both allowed; of a text, its length.
         special: numbers with a meaning of their own, such as -1 for no limit. They lie within the limits.
         least: where the ordinary range begins, if above `minimum`; below it only `special` is allowed.
@@ -350,6 +393,7 @@ class SettingInfo(Struct, frozen=True):
     special: Mapping[int, str] = {}
     least: int | None = None
     choices: tuple[str, ...] = ()
+    items: str = ""
 
     @property
     def environment(self) -> str:
@@ -369,7 +413,7 @@ class SettingInfo(Struct, frozen=True):
                 words += [f"{value} for {meaning}" for value, meaning in self.special.items()]
                 return ", or ".join(words)
             case "list":
-                return "a list of full folder paths"
+                return _LISTS[self.items]
             case "str":
                 return f"a text of {self.minimum:.0f} to {self.maximum:.0f} characters"
             case "float":
@@ -380,6 +424,17 @@ class SettingInfo(Struct, frozen=True):
         return ", or ".join(words)
 
 
+_LISTS: Final = {
+    "folder": "a list of full folder paths",
+    "host": "a list of host names or addresses, without a port",
+    "origin": "a list of origins such as http://localhost:3000 or vscode-webview://*",
+}
+_HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?|[0-9A-Fa-f:.]{2,45}")
+# A scheme of the web names one place; one of an app may leave it open, as some make up a new one each time.
+_ORIGIN: Final = re.compile(
+    r"https?://([A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?"
+    r"|(?!(?:https?|file|data|blob|javascript):)[A-Za-z][A-Za-z0-9+.-]{0,40}://(\*|[A-Za-z0-9_.-]{1,253})(:[0-9]{1,5})?"
+)
 _TYPE_NAMES: Final = {bool: "bool", int: "int", float: "float", str: "str", tuple[str, ...]: "list"}
 
 
@@ -409,6 +464,7 @@ def _info(key: str, default: Any, hint: Any) -> SettingInfo:
         special=extra["special"],
         least=extra["least"],
         choices=choices,
+        items=extra["items"] if plain == tuple[str, ...] else "",
     )
 
 
@@ -483,9 +539,18 @@ def _accept(info: SettingInfo, value: Any) -> Any | None:
             return value
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         return None
-    if not all(_clean(item) and (os.path.isabs(item) or item.startswith("~")) for item in value):
+    if not all(_clean(item) and _is_item(info.items, item) for item in value):
         return None
     return tuple(dict.fromkeys(value))
+
+
+def _is_item(kind: str, item: str) -> bool:
+    match kind:
+        case "host":
+            return _HOST.fullmatch(item) is not None
+        case "origin":
+            return _ORIGIN.fullmatch(item) is not None
+    return os.path.isabs(item) or item.startswith("~")
 
 
 def _within(info: SettingInfo, value: float) -> bool:
@@ -511,7 +576,7 @@ def parse(key: str, text: str) -> Any:
     """The value of a setting written as text: on a command line or in an environment variable.
 
     Switches take true/false, yes/no, on/off, 1/0; lists take a JSON list, or paths with the system's path
-    separator between them; an empty text is an empty list.
+    separator between them, or other items with commas; an empty text is an empty list.
 
     Raises:
         BadRequest: as `check`.
@@ -533,7 +598,9 @@ def parse(key: str, text: str) -> Any:
             case "list" if stripped.startswith("["):
                 value = json.loads(stripped)
             case "list":
-                value = [item for item in text.split(os.pathsep) if item]
+                # An origin has colons of its own.
+                between = os.pathsep if info.items == "folder" else ","
+                value = [item for part in text.split(between) if (item := part.strip())]
     except ValueError:
         value = text
     return check(key, value)

@@ -62,6 +62,17 @@ def test_every_field_is_described_with_a_value_that_it_takes_itself() -> None:
         ("models_dirs", ["/a", 1]),
         ("models_dirs", ["/\udcff"]),
         ("models_dirs", {}),
+        ("allowed_hosts", ["a b"]),
+        ("allowed_hosts", ["desk.local:80"]),
+        ("allowed_hosts", ["*"]),
+        ("allowed_hosts", [""]),
+        ("cors_origins", ["*"]),
+        ("cors_origins", ["null"]),
+        ("cors_origins", ["file://"]),
+        ("cors_origins", ["http://*"]),
+        ("cors_origins", ["https://*.example"]),
+        ("cors_origins", ["http://localhost/"]),
+        ("cors_origins", ["localhost:3000"]),
     ],
 )
 def test_a_wrong_value_is_refused_naming_key_form_and_value(key: str, value: Any) -> None:
@@ -89,6 +100,22 @@ def test_the_message_says_what_would_be_right() -> None:
         ("evict_idle_timeout_s", -1, -1),
         ("port", 0, 0),
         ("models_dirs", ["/a b/ü", "/a b/ü", "~/models"], ("/a b/ü", "~/models")),
+        (
+            "allowed_hosts",
+            ["desk.local", "192.168.1.20", "fe80::1"],
+            ("desk.local", "192.168.1.20", "fe80::1"),
+        ),
+        (
+            "cors_origins",
+            ["http://localhost:3000", "https://a.example"],
+            ("http://localhost:3000", "https://a.example"),
+        ),
+        (
+            "cors_origins",
+            ["vscode-webview://*", "app://obsidian.md"],
+            ("vscode-webview://*", "app://obsidian.md"),
+        ),
+        ("cors_origins", ["http://[::1]:80"], ("http://[::1]:80",)),
     ],
 )
 def test_right_values(key: str, value: Any, held: Any) -> None:
@@ -123,6 +150,7 @@ def test_apply_takes_all_or_none_and_names_every_fault() -> None:
         ("models_dirs", '["/a", "/b:c"]', ("/a", "/b:c")),
         ("models_dirs", os.pathsep.join(("/a", "/b")), ("/a", "/b")),
         ("models_dirs", "", ()),
+        ("cors_origins", "http://a:1, http://b", ("http://a:1", "http://b")),
     ],
 )
 def test_text_is_read_by_the_type_of_the_setting(key: str, text: str, value: Any) -> None:
