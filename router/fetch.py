@@ -116,9 +116,11 @@ class Part:
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and delete it if nothing is in it."""
         if self._file is not None:
             self._file.close()
+            if not self.size:
+                self.path.unlink(missing_ok=True)
 
 
 async def fetch(

@@ -48,6 +48,30 @@ class Holder(Struct, frozen=True):
     endpoint: str = ""
 
 
+class FileLock:
+    """A lock on one file, between processes. Taking it blocks for a fifth of a second at most."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock; False if somebody else has it.
+
+        Raises:
+            OSError: the file cannot be made, or its file system knows no locks.
+        """
+        self._file = _try(self._path)
+        return self._file is not None
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent."""
+        if self._file is not None:
+            _unlock(self._file)
+            self._file.close()
+            self._file = None
+
+
 class InstanceLock:
     """The lock on one state folder. Files left by a dead instance do not matter: the lock died with it."""
 

@@ -62,6 +62,11 @@ class Paths(Struct, frozen=True):
             runtime_dir=root / "run",
         )
 
+    @property
+    def engines_dir(self) -> Path:
+        """Builds of the engine that the app has fetched; made when the first one is."""
+        return self.models_dir.parent / "engines"
+
     def ensure(self) -> None:
         """Create what is missing. Folders that can hold private things are closed to other users (0700).
 
