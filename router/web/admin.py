@@ -10,19 +10,16 @@ from aiohttp import web
 from msgspec import Struct
 
 from router.catalog.demo import DEMO as DEMO_MODEL
-from router.errors import BadRequest, ModelNotFound, RouterError, Unavailable
-from router.snapshot import Snapshot
+from router.errors import BadRequest, ModelNotFound
 from router.web import health, requests
 from router.web.api import RouterApi
-from router.web.errors import error_event
 from router.web.options import WebOptions
+from router.web.progress import raise_failure, stream_progress
 from router.web.security import require_json
 
 T = TypeVar("T")
 
 DEMO: Final = "demo"
-
-_EVENTS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class _Unload(Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +88,7 @@ class Admin:
         options = await self._object(request)
         name = _take_name(options)
         await self._api.load(name, options)
-        return _success(f"{name} is loaded.", model_name=name)
+        return success(f"{name} is loaded.", model_name=name)
 
     async def plan(self, request: web.Request) -> web.Response:
         """`POST /v1/plan {model, ...options}`: what a load would take and whether it fits; loads nothing."""
@@ -100,22 +97,22 @@ class Admin:
 
     async def unload(self, request: web.Request) -> web.Response:
         """`POST /v1/unload {model_name?, wait?, force?}`: all models without a name."""
-        wanted = await self._read(request, _Unload, empty_is_object=True)
+        wanted = await self.read(request, _Unload, empty_is_object=True)
         name = wanted.model_name if wanted.model_name is not None else wanted.model
         if name is not None and not name.strip():
             raise BadRequest("`model_name` is empty. Leave it out to unload all models.", param="model_name")
         await self._api.unload(name, wait=wanted.wait, force=wanted.force)
         what = name or "All models"
         if not wanted.wait:
-            return _success(f"{what}: unloading.", status=202, model_name=name)
-        return _success(f"{what}: unloaded.", model_name=name)
+            return success(f"{what}: unloading.", status=202, model_name=name)
+        return success(f"{what}: unloaded.", model_name=name)
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/pull`: a policy document, or the demo model; with `stream`, progress as events."""
         document = await self._object(request)
         if document.get("recipe") == health.POLICY_RECIPE:
             policy = await self._api.register_policy(document)
-            return _success(f"The policy {policy.name} is registered.", model_name=policy.name)
+            return success(f"The policy {policy.name} is registered.", model_name=policy.name)
         stream = document.pop("stream", False)
         name = _take_name(document)
         if name not in (DEMO, DEMO_MODEL.name) or document:
@@ -131,10 +128,12 @@ class Admin:
         self._pulls.add(end)
         end.add_done_callback(self._pulled)
         if stream:
-            return await self._progress(request, end)
+            return await stream_progress(
+                request, self._api, self._options, end, DEMO_MODEL.name, {"model_name": DEMO_MODEL.name}
+            )
         await asyncio.wait([end])
-        _raise_failure(end)
-        return _success("The demo model is here.", model_name=name)
+        raise_failure(end)
+        return success("The demo model is here.", model_name=name)
 
     def _pulled(self, end: asyncio.Future[None]) -> None:
         self._pulls.discard(end)
@@ -143,7 +142,7 @@ class Admin:
 
     async def delete(self, request: web.Request) -> web.Response:
         """`POST /v1/delete {model_name}`: a policy."""
-        wanted = await self._read(request, _Delete)
+        wanted = await self.read(request, _Delete)
         name = _named(wanted.model_name, wanted.model)
         try:
             await self._api.delete_policy(name)
@@ -154,7 +153,7 @@ class Admin:
                 f"{name} is a model file; only policies can be deleted here. Remove the file itself.",
                 param="model_name",
             ) from None
-        return _success(f"The policy {name} is deleted.", model_name=name)
+        return success(f"The policy {name} is deleted.", model_name=name)
 
     async def set(self, request: web.Request) -> web.Response:
         """`POST /internal/set {key: value, ...}`: all or none; answers with the values in force."""
@@ -173,16 +172,16 @@ class Admin:
 
     async def pin(self, request: web.Request) -> web.Response:
         """`POST /internal/pin {model, pinned}`"""
-        wanted = await self._read(request, _Pin)
+        wanted = await self.read(request, _Pin)
         name = _named(wanted.model, wanted.model_name, param="model")
         self._api.pin(name, wanted.pinned)
-        return _success(f"{name} is {'pinned' if wanted.pinned else 'no longer pinned'}.", model_name=name)
+        return success(f"{name} is {'pinned' if wanted.pinned else 'no longer pinned'}.", model_name=name)
 
     async def pause(self, request: web.Request) -> web.Response:
         """`POST /internal/pause {paused}`: load nothing that is not asked for explicitly, or go on."""
-        wanted = await self._read(request, _Pause)
+        wanted = await self.read(request, _Pause)
         self._api.pause(wanted.paused)
-        return _success("Loading is paused." if wanted.paused else "Loading goes on.")
+        return success("Loading is paused." if wanted.paused else "Loading goes on.")
 
     async def notices(self, request: web.Request) -> web.Response:
         """`GET /v1/notices`: those that are due and have not been told."""
@@ -190,16 +189,16 @@ class Admin:
 
     async def tell_notice(self, request: web.Request) -> web.Response:
         """`POST /v1/notices {id}`: the user has seen it; it is not shown again."""
-        wanted = await self._read(request, _Told)
+        wanted = await self.read(request, _Told)
         await self._api.tell_notice(wanted.id)
-        return _success(f"The notice {wanted.id} is not shown again.")
+        return success(f"The notice {wanted.id} is not shown again.")
 
     async def policy(self, request: web.Request) -> web.Response:
         """`POST /internal/policies/{name} {enabled}`"""
         name = request.match_info["name"]
-        wanted = await self._read(request, _Enable)
+        wanted = await self.read(request, _Enable)
         await self._api.enable_policy(name, wanted.enabled)
-        return _success(f"The policy {name} is {'on' if wanted.enabled else 'off'}.", model_name=name)
+        return success(f"The policy {name} is {'on' if wanted.enabled else 'off'}.", model_name=name)
 
     async def simulate(self, request: web.Request) -> web.Response:
         """`POST /internal/simulate`: changes a simulated device."""
@@ -212,43 +211,20 @@ class Admin:
     async def _object(self, request: web.Request) -> dict[str, Any]:
         return await requests.decode_object(await self._body(request), self._options)
 
-    async def _read(self, request: web.Request, kind: type[T], *, empty_is_object: bool = False) -> T:
+    async def read(self, request: web.Request, kind: type[T], *, empty_is_object: bool = False) -> T:
+        """The body as that struct.
+
+        Raises:
+            BadRequest: naming the field; another error if it is too large or no JSON.
+        """
         body = await self._body(request)
         if empty_is_object and not body.strip():
             body = b"{}"
         return await requests.decode_as(kind, body, self._options)
 
-    async def _progress(self, request: web.Request, end: asyncio.Future[None]) -> web.StreamResponse:
-        """The fetch as events: `progress`, then `complete` or an error."""
-        response = web.StreamResponse(headers=_EVENTS)
-        await response.prepare(request)
-        changed = asyncio.Event()
-        changed.set()
-        end.add_done_callback(lambda _: changed.set())
-        unsubscribe = self._api.subscribe(lambda _: changed.set())
-        last = b""
-        try:
-            while not end.done():
-                await changed.wait()
-                changed.clear()
-                event = _progress_event(self._api.snapshot)
-                if event and event != last:
-                    last = event
-                    await response.write(event)
-                    await asyncio.sleep(self._options.snapshots_s)
-        finally:
-            unsubscribe()
-        try:
-            _raise_failure(end)
-        except RouterError as error:
-            await response.write(error_event(error))
-        else:
-            await response.write(_event("complete", {"model_name": DEMO_MODEL.name}))
-        await response.write_eof()
-        return response
 
-
-def _success(message: str, *, status: int = 200, **more: Any) -> web.Response:
+def success(message: str, *, status: int = 200, **more: Any) -> web.Response:
+    """The answer to a call that did what it was asked to."""
     return json_response({"status": "success", "message": message, **more}, status=status)
 
 
@@ -266,31 +242,3 @@ def _take_name(document: dict[str, Any]) -> str:
     if not isinstance(name, str):
         raise BadRequest("`model_name` must be a string.", param="model_name")
     return _named(name)
-
-
-def _raise_failure(end: asyncio.Future[None]) -> None:
-    if end.cancelled():
-        raise Unavailable("The fetch was cancelled.", code="cancelled")
-    end.result()
-
-
-def _progress_event(snapshot: Snapshot) -> bytes:
-    """How far the newest download is; nothing without one."""
-    if not snapshot.downloads:
-        return b""
-    download = snapshot.downloads[-1]
-    percent = round(100 * download.done / download.total, 1) if download.total else None
-    return _event(
-        "progress",
-        {
-            "model_name": download.name,
-            "state": download.state,
-            "bytes_downloaded": download.done,
-            "bytes_total": download.total,
-            "percent": percent,
-        },
-    )
-
-
-def _event(name: str, data: Any) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))

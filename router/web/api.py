@@ -132,6 +132,36 @@ class RouterApi(Protocol):
     async def pull_demo(self) -> Awaitable[None]:
         """Start fetching the demo model, or join the fetch under way. Await the result for its end."""
 
+    async def refresh_engines(self) -> None:
+        """Ask which GPU builds of the engine there are; the snapshot shows them.
+
+        Raises:
+            RouterError: the place of releases cannot be reached, or asks to wait.
+        """
+
+    async def get_engine(self, id: str | None) -> Awaitable[None]:
+        """Start fetching a GPU build, or join the fetch under way. Await the result for its end.
+
+        `id` is a build's, a back end for the newest build of that kind, or None for what suits best.
+        """
+
+    async def use_engine(self, id: str) -> None:
+        """Load models with that engine from now on; those that are loaded stay.
+
+        Raises:
+            NotFound: there is no such engine.
+            BadRequest: it cannot be used.
+        """
+
+    async def remove_engine(self, id: str) -> None:
+        """Delete a build that was fetched.
+
+        Raises:
+            NotFound: there is no such build.
+            BadRequest: the engine is none that was fetched.
+            Conflict: it is in use.
+        """
+
     def simulate(self, change: Mapping[str, Any]) -> dict[str, Any]:
         """Change a simulated device (`--simulate` only).
 

@@ -17,6 +17,7 @@ from router.web import security
 from router.web.admin import Admin
 from router.web.api import RouterApi
 from router.web.connection import Connection
+from router.web.engines import EngineCalls
 from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
 from router.web.inference import FAILED, KINDS, MODEL, ROUTE, ROUTE_HEADER, Inference
@@ -82,6 +83,7 @@ def make_app(api: RouterApi, options: WebOptions | None = None) -> web.Applicati
 
 def _add_routes(app: web.Application, parts: _Parts) -> None:
     admin = Admin(parts.api, parts.options)
+    engines = EngineCalls(parts.api, parts.options, admin.read)
     metrics = Metrics(parts.api, parts.tally)
 
     async def scrape(request: web.Request) -> web.Response:
@@ -116,6 +118,14 @@ def _add_routes(app: web.Application, parts: _Parts) -> None:
     post("/internal/pause", admin.pause)
     post("/internal/policies/{name}", admin.policy)
     post("/internal/simulate", admin.simulate)
+    get("/internal/engines", engines.list)
+    for name, handler in (
+        ("refresh", engines.refresh),
+        ("get", engines.get),
+        ("use", engines.use),
+        ("remove", engines.remove),
+    ):
+        post(f"/internal/engines/{name}", handler)
 
 
 async def _expect(request: web.Request) -> None:

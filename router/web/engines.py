@@ -1,0 +1,96 @@
+"""Calls about engines: which there are, fetching a GPU build, choosing one, deleting a build."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import web
+from msgspec import Struct
+
+from router.engines.builds import download_name
+from router.errors import BadRequest
+from router.web.admin import json_response, success
+from router.web.api import RouterApi
+from router.web.options import WebOptions
+from router.web.progress import stream_progress
+
+T = TypeVar("T")
+
+
+class _Read(Protocol):
+    def __call__(
+        self, request: web.Request, kind: type[T], *, empty_is_object: bool = False
+    ) -> Awaitable[T]: ...
+
+
+class _Get(Struct, frozen=True, forbid_unknown_fields=True):
+    id: str | None = None
+    stream: bool = False
+
+
+class _Named(Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+
+
+class _Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class EngineCalls:
+    """The handlers of these calls. `read` reads a request's body as one of the structs above."""
+
+    def __init__(self, api: RouterApi, options: WebOptions, read: _Read) -> None:
+        self._api = api
+        self._options = options
+        self._read = read
+        self._fetches: set[asyncio.Future[None]] = set()
+
+    async def list(self, request: web.Request) -> web.Response:
+        """`GET /internal/engines`: those that are here, and those that can be fetched."""
+        return json_response({"engines": self._api.snapshot.engines})
+
+    async def refresh(self, request: web.Request) -> web.Response:
+        """`POST /internal/engines/refresh`: ask which builds there are, and list all."""
+        await self._read(request, _Nothing, empty_is_object=True)
+        await self._api.refresh_engines()
+        return await self.list(request)
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """`POST /internal/engines/get {id?, stream?}`: fetch a build; with `stream`, progress as events."""
+        wanted = await self._read(request, _Get, empty_is_object=True)
+        if wanted.id is not None:
+            _check(wanted.id)
+        end = asyncio.ensure_future(await self._api.get_engine(wanted.id))
+        # The fetch goes on for whoever else waits for it, should this client leave.
+        self._fetches.add(end)
+        end.add_done_callback(self._fetched)
+        name = download_name(wanted.id)
+        if wanted.stream:
+            done: dict[str, Any] = {"model_name": name, "id": wanted.id}
+            return await stream_progress(request, self._api, self._options, end, name, done)
+        return success(f"{name}: being fetched.", status=202, id=wanted.id)
+
+    async def use(self, request: web.Request) -> web.Response:
+        """`POST /internal/engines/use {id}`: load models with that engine from now on."""
+        id = _check((await self._read(request, _Named)).id)
+        await self._api.use_engine(id)
+        return success(f"Models are loaded with {id} from now on.", id=id)
+
+    async def remove(self, request: web.Request) -> web.Response:
+        """`POST /internal/engines/remove {id}`: delete a build that was fetched."""
+        id = _check((await self._read(request, _Named)).id)
+        await self._api.remove_engine(id)
+        return success(f"The build {id} is deleted.", id=id)
+
+    def _fetched(self, end: asyncio.Future[None]) -> None:
+        self._fetches.discard(end)
+        if not end.cancelled():
+            end.exception()  # Marks it as seen: the client may have left.
+
+
+def _check(id: str) -> str:
+    if not id.strip() or "\0" in id:
+        raise BadRequest("`id` is empty.", param="id")
+    return id
