@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from router.cli.client import TIMEOUT_S, Client, NotRunning
+from router.cli.client import TIMEOUT_S, NotRunning
+from router.cli.context import Context, note
 from router.cli.status import plain, render
 from router.devices.simulated import parse_sizes
 from router.errors import BadRequest, RouterError
-from router.instance import read_holder
 from router.paths import Paths
 from router.settings import schema
 from router.settings.store import SettingsStore
@@ -30,8 +30,6 @@ EXIT_USAGE: Final = 2
 EXIT_NOT_RUNNING: Final = 3
 
 CLEAR: Final = "\x1b[H\x1b[J"
-# A router that listens on every address is asked on the local one.
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser().parse_args(argv)
     except SystemExit as end:  # argparse has said what it is
         return int(end.code or 0)
-    command: Callable[[_Context, argparse.Namespace], int] | None = getattr(arguments, "command", None)
+    command: Callable[[Context, argparse.Namespace], int] | None = getattr(arguments, "command", None)
     if command is None:
         parser().print_help(sys.stderr)
         return EXIT_USAGE
     try:
-        return command(_Context(Paths.default(), os.environ, getattr(arguments, "endpoint", None)), arguments)
+        return command(Context(Paths.default(), os.environ, getattr(arguments, "endpoint", None)), arguments)
     except NotRunning as error:
         _complain(error)
         return EXIT_NOT_RUNNING
@@ -156,37 +154,7 @@ def _sizes(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(error.message.removeprefix("--simulate: ")) from None
 
 
-class _Context:
-    """What every command needs to find the router."""
-
-    def __init__(self, paths: Paths, environ: Mapping[str, str], endpoint: str | None) -> None:
-        self.paths = paths
-        self.environ = environ
-        self._endpoint = endpoint
-
-    @property
-    def running(self) -> bool:
-        """A router runs here, or one was named."""
-        return self._endpoint is not None or read_holder(self.paths.state_dir) is not None
-
-    def client(self) -> Client:
-        """Raises ConfigError: the settings that say where the router is are wrong."""
-        if self._endpoint is not None:
-            return Client(self._endpoint)
-        holder = read_holder(self.paths.state_dir)
-        if holder is not None and holder.endpoint:
-            return Client(holder.endpoint)
-        store = self.store()
-        host = _EVERYWHERE.get(store.settings.host, store.settings.host)
-        return Client(f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}")
-
-    def store(self) -> SettingsStore:
-        store = SettingsStore(self.paths.config_file, self.environ)
-        store.load(set_aside_corrupt=False)
-        return store
-
-
-def _serve(context: _Context, arguments: argparse.Namespace) -> int:
+def _serve(context: Context, arguments: argparse.Namespace) -> int:
     # The other commands need none of what this brings in.
     from router.cli.serve import serve
 
@@ -201,7 +169,7 @@ def _serve(context: _Context, arguments: argparse.Namespace) -> int:
     )
 
 
-def _status(context: _Context, arguments: argparse.Namespace) -> int:
+def _status(context: Context, arguments: argparse.Namespace) -> int:
     client = context.client()
     if arguments.json:
         print(json.dumps(client.get("/v1/health"), indent=2))
@@ -220,16 +188,16 @@ def _status(context: _Context, arguments: argparse.Namespace) -> int:
     raise NotRunning(f"The connection to {client.url} ended.")
 
 
-def _config_get(context: _Context, arguments: argparse.Namespace) -> int:
+def _config_get(context: Context, arguments: argparse.Namespace) -> int:
     if arguments.key is not None:
         schema.info_of(arguments.key)
     if context.running:
         values = context.client().get("/internal/config")
     else:
         store = context.store()
-        _note(f"Lemon Tray is not running; read from {context.paths.config_file}")
+        note(f"Lemon Tray is not running; read from {context.paths.config_file}")
         for problem in store.problems:
-            _note(problem)
+            note(problem)
         values = schema.as_dict(store.settings)
     if arguments.key is not None:
         print(_shown(values[arguments.key]))
@@ -239,7 +207,7 @@ def _config_get(context: _Context, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _config_set(context: _Context, arguments: argparse.Namespace) -> int:
+def _config_set(context: Context, arguments: argparse.Namespace) -> int:
     changes = {key: schema.parse(key, text) for key, text in arguments.pairs}
     if context.running:
         context.client().post("/internal/set", changes)
@@ -247,8 +215,8 @@ def _config_set(context: _Context, arguments: argparse.Namespace) -> int:
         store = context.store()
         asyncio.run(_write(store, changes))
         for problem in store.problems:
-            _note(problem)
-        _note(f"Lemon Tray is not running; written to {context.paths.config_file}")
+            note(problem)
+        note(f"Lemon Tray is not running; written to {context.paths.config_file}")
     for key, value in changes.items():
         print(f"{key} = {_shown(value)}")
     return EXIT_OK
@@ -259,7 +227,7 @@ async def _write(store: SettingsStore, changes: Mapping[str, Any]) -> None:
     await store.close()
 
 
-def _load(context: _Context, arguments: argparse.Namespace) -> int:
+def _load(context: Context, arguments: argparse.Namespace) -> int:
     body = {"model_name": arguments.model, "ctx_size": arguments.ctx_size, "parallel": arguments.parallel}
     if arguments.pin:
         body["pinned"] = True
@@ -269,7 +237,7 @@ def _load(context: _Context, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _unload(context: _Context, arguments: argparse.Namespace) -> int:
+def _unload(context: Context, arguments: argparse.Namespace) -> int:
     body: dict[str, Any] = {"wait": not arguments.no_wait, "force": arguments.force}
     if arguments.model is not None:
         body["model_name"] = arguments.model
@@ -281,7 +249,3 @@ def _unload(context: _Context, arguments: argparse.Namespace) -> int:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _note(text: str) -> None:
-    print(f"lemon-tray: {plain(text)}", file=sys.stderr)

@@ -1,0 +1,52 @@
+"""What every command needs: where the router is, its settings, and a way to say things aside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from router.cli.client import Client
+from router.cli.status import plain
+from router.instance import read_holder
+from router.paths import Paths
+from router.settings.store import SettingsStore
+
+# A router that listens on every address is asked on the local one.
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
+
+
+class Context:
+    """Finds the router."""
+
+    def __init__(self, paths: Paths, environ: Mapping[str, str], endpoint: str | None) -> None:
+        self.paths = paths
+        self.environ = environ
+        self._endpoint = endpoint
+
+    @property
+    def running(self) -> bool:
+        """A router runs here, or one was named."""
+        return self._endpoint is not None or read_holder(self.paths.state_dir) is not None
+
+    def client(self) -> Client:
+        """Raises ConfigError: the settings that say where the router is are wrong."""
+        if self._endpoint is not None:
+            return Client(self._endpoint)
+        holder = read_holder(self.paths.state_dir)
+        if holder is not None and holder.endpoint:
+            return Client(holder.endpoint)
+        store = self.store()
+        host = _EVERYWHERE.get(store.settings.host, store.settings.host)
+        return Client(f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}")
+
+    def store(self) -> SettingsStore:
+        """The settings as they are in the file."""
+        store = SettingsStore(self.paths.config_file, self.environ)
+        store.load(set_aside_corrupt=False)
+        return store
+
+
+def note(text: str) -> None:
+    """Say something that is not the answer."""
+    print(f"lemon-tray: {plain(text)}", file=sys.stderr)
