@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from router.catalog.kinds import EMBEDDING as EMBEDDING
+from router.catalog.kinds import LLM as LLM
+from router.catalog.kinds import RERANKING as RERANKING
+from router.catalog.kinds import TYPES as TYPES
+from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.memory.header import ModelHeader
-
-LLM = "llm"
-EMBEDDING = "embedding"
-RERANKING = "reranking"
-TYPES = (LLM, EMBEDDING, RERANKING)
 
 
 class Identity(Struct, frozen=True):
@@ -28,6 +28,14 @@ class Model(Struct, frozen=True):
 
     `broken` says why it cannot be loaded ("" if it can); then `header` is None.
     A `remote` model is served elsewhere: it is in no pool and needs no memory here.
+
+    Attributes:
+        type: what the options say, else what the file's metadata say.
+        size_bytes: of all files that hold the model's tensors, without a projector.
+        options: those that the options file has for it.
+        source: where it was found: a folder's name, `Hugging Face`, `LM Studio` or `Ollama`.
+        mmproj: the file of the projector that belongs to it; "" for none.
+        mmproj_bytes: bytes of the projector's tensors; 0 without one.
     """
 
     name: str
@@ -39,6 +47,10 @@ class Model(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     broken: str = ""
     remote: bool = False
+    options: LoadOptions = NO_OPTIONS
+    source: str = ""
+    mmproj: str = ""
+    mmproj_bytes: int = 0
 
     @property
     def context_length(self) -> int:

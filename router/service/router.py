@@ -425,8 +425,9 @@ class Router:
         Raises:
             RouterError: as `acquire`; BadRequest for an unknown or wrong option.
         """
-        asked, pinned = load_options(options)
-        await self._residency.load(self._model(model).name, asked, pinned=pinned)
+        found = self._model(model)
+        asked = load_options(options, found.options)
+        await self._residency.load(found.name, asked.options, pinned=asked.pinned)
 
     async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
         """Drain and stop a model, or all of them. With `wait`, returns when the process is gone.

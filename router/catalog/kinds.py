@@ -1,0 +1,10 @@
+"""What models do: the types of models, each with a pool of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LLM: Final = "llm"
+EMBEDDING: Final = "embedding"
+RERANKING: Final = "reranking"
+TYPES: Final = (LLM, EMBEDDING, RERANKING)
