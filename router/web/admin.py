@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, Final, TypeVar
 
 import msgspec
-from aiohttp import web
-from msgspec import Struct
+from aiohttp import hdrs, web
+from msgspec import UNSET, Struct, UnsetType
 
 from router.catalog.demo import DEMO as DEMO_MODEL
 from router.errors import BadRequest, ModelNotFound
@@ -16,6 +16,8 @@ from router.web.api import RouterApi
 from router.web.options import WebOptions
 from router.web.progress import raise_failure, stream_progress
 from router.web.security import require_json
+from router.web.tally import Tally
+from router.web.upload import Bodies, Body
 
 T = TypeVar("T")
 
@@ -30,13 +32,13 @@ class _Unload(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Delete(Struct, frozen=True, forbid_unknown_fields=True):
-    model_name: str | None = None
-    model: str | None = None
+    model_name: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
 
 
 class _Pin(Struct, frozen=True, forbid_unknown_fields=True):
-    model_name: str | None = None
-    model: str | None = None
+    model_name: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
     pinned: bool = True
 
 
@@ -58,11 +60,15 @@ def json_response(value: Any, *, status: int = 200) -> web.Response:
 
 
 class Admin:
-    """The handlers of the calls that no model answers."""
+    """The handlers of the calls that no model answers. `description` is what `/openapi.json` tells."""
 
-    def __init__(self, api: RouterApi, options: WebOptions) -> None:
+    def __init__(self, api: RouterApi, tally: Tally, bodies: Bodies, options: WebOptions) -> None:
         self._api = api
+        self._tally = tally
+        self._bodies = bodies
         self._options = options
+        self.description: dict[str, Any] = {}
+        self._encoded = b""
         self._pulls: set[asyncio.Future[None]] = set()
 
     async def models(self, request: web.Request) -> web.Response:
@@ -78,6 +84,20 @@ class Admin:
     async def health(self, request: web.Request) -> web.Response:
         """`GET /v1/health`: from the snapshot, whatever else goes on."""
         return json_response(health.health(self._api.snapshot))
+
+    async def stats(self, request: web.Request) -> web.Response:
+        """`GET /v1/stats`: how the newest answer of a model went; empty before the first."""
+        return json_response(health.stats(self._tally.last))
+
+    async def system_info(self, request: web.Request) -> web.Response:
+        """`GET /v1/system-info`: the machine, its devices and the engines, from the snapshot."""
+        return json_response(health.system_info(self._api.snapshot))
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """`GET /openapi.json`"""
+        if not self._encoded:
+            self._encoded = msgspec.json.encode(self.description)
+        return web.Response(body=self._encoded, content_type="application/json")
 
     async def live(self, request: web.Request) -> web.Response:
         """`GET /live`"""
@@ -99,7 +119,7 @@ class Admin:
         """`POST /v1/unload {model_name?, wait?, force?}`: all models without a name."""
         wanted = await self.read(request, _Unload, empty_is_object=True)
         name = wanted.model_name if wanted.model_name is not None else wanted.model
-        if name is not None and not name.strip():
+        if any(given is not None and not given.strip() for given in (wanted.model_name, wanted.model)):
             raise BadRequest("`model_name` is empty. Leave it out to unload all models.", param="model_name")
         await self._api.unload(name, wait=wanted.wait, force=wanted.force)
         what = name or "All models"
@@ -204,9 +224,10 @@ class Admin:
         """`POST /internal/simulate`: changes a simulated device."""
         return json_response(self._api.simulate(await self._object(request)))
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request) -> Body:
         require_json(request)
-        return await requests.read_body(request, self._options)
+        requests.check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
+        return await self._bodies.read(request, self._options.max_admin_body)
 
     async def _object(self, request: web.Request) -> dict[str, Any]:
         return await requests.decode_object(await self._body(request), self._options)
@@ -218,7 +239,7 @@ class Admin:
             BadRequest: naming the field; another error if it is too large or no JSON.
         """
         body = await self._body(request)
-        if empty_is_object and not body.strip():
+        if empty_is_object and not body.strip():  # Such bodies are small.
             body = b"{}"
         return await requests.decode_as(kind, body, self._options)
 
@@ -228,9 +249,10 @@ def success(message: str, *, status: int = 200, **more: Any) -> web.Response:
     return json_response({"status": "success", "message": message, **more}, status=status)
 
 
-def _named(*given: str | None, param: str = "model_name") -> str:
-    name = next((name for name in given if name is not None), "")
-    if not name.strip():
+def _named(*given: str | UnsetType, param: str = "model_name") -> str:
+    names = [name for name in given if name is not UNSET]
+    name = names[0] if names else ""
+    if not all(name.strip() for name in names) or not name:
         raise BadRequest(f"`{param}` is missing.", param=param)
     return name
 
@@ -238,7 +260,6 @@ def _named(*given: str | None, param: str = "model_name") -> str:
 def _take_name(document: dict[str, Any]) -> str:
     """Take `model_name` (or `model`) out of a document."""
     given = [document.pop(key) for key in ("model_name", "model") if key in document]
-    name = given[0] if given else ""
-    if not isinstance(name, str):
+    if not all(isinstance(name, str) for name in given):
         raise BadRequest("`model_name` must be a string.", param="model_name")
-    return _named(name)
+    return _named(*given)

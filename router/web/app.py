@@ -16,21 +16,28 @@ from router.errors import RouterError, ShuttingDown
 from router.web import security
 from router.web.admin import Admin
 from router.web.api import RouterApi
+from router.web.calls import PREFIXES, Call, calls
 from router.web.connection import Connection
 from router.web.engines import EngineCalls
 from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
-from router.web.inference import FAILED, KINDS, MODEL, ROUTE, ROUTE_HEADER, Inference
+from router.web.inference import FAILED, MODEL, ROUTE, ROUTE_HEADER, Inference
 from router.web.inflight import Inflight
+from router.web.keys import Keys, given_key
 from router.web.metrics import Metrics
+from router.web.openapi import document
 from router.web.options import WebOptions
 from router.web.ports import open_sockets
 from router.web.relay import Relay
 from router.web.tally import Tally
+from router.web.upload import Bodies
 
 log = logging.getLogger("router.web")
 
-PREFIXES: Final = ("/v1", "/api/v1", "/v0", "/api/v0")
+#: The origin of a page elsewhere that may call.
+CORS: Final = web.RequestKey("cors", str)
+#: Answered without a key: it tells nothing.
+_OPEN: Final = frozenset({"/live"})
 
 _CLIENT_LEFT: Final = 499
 # Asked every few seconds by monitors and the like: not worth a line each.
@@ -41,36 +48,43 @@ _CLEANUP_S: Final = 0.5
 _SHOWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
 
-class _Parts(Struct, frozen=True):
-    """What lives as long as the application."""
+class _Parts(Struct):
+    """What lives as long as the application. `is_local`: it can be reached from this machine only."""
 
     api: RouterApi
+    keys: Keys
+    bodies: Bodies
     options: WebOptions
     inflight: Inflight
     inference: Inference
     hub: EventHub
     relay: Relay
     tally: Tally
+    is_local: bool = True
 
 
 _PARTS: Final = web.AppKey("parts", _Parts)
 
 
-def make_app(api: RouterApi, options: WebOptions | None = None) -> web.Application:
+def make_app(api: RouterApi, options: WebOptions | None = None, keys: Keys | None = None) -> web.Application:
     """The application. It answers every error in one shape and checks every request's origin first."""
     options = options or WebOptions()
     tally = Tally()
+    bodies = Bodies(options, lambda: api.settings.max_queue_bytes)
     relay = Relay(connect_s=options.connect_s, silence_s=options.worker_silence_s, max_idle=options.max_idle)
     parts = _Parts(
         api=api,
+        keys=keys or Keys(),
+        bodies=bodies,
         options=options,
         inflight=Inflight(),
-        inference=Inference(api, relay, tally, options),
+        inference=Inference(api, relay, tally, bodies, options),
         hub=EventHub(api, options),
         relay=relay,
         tally=tally,
     )
     app = web.Application(middlewares=[_guard(parts)], client_max_size=options.max_body)
+    app.on_response_prepare.append(_let_pages_read)
     app[_PARTS] = parts
     _add_routes(app, parts)
 
@@ -82,50 +96,34 @@ def make_app(api: RouterApi, options: WebOptions | None = None) -> web.Applicati
 
 
 def _add_routes(app: web.Application, parts: _Parts) -> None:
-    admin = Admin(parts.api, parts.options)
-    engines = EngineCalls(parts.api, parts.options, admin.read)
+    admin = Admin(parts.api, parts.tally, parts.bodies, parts.options)
     metrics = Metrics(parts.api, parts.tally)
 
     async def scrape(request: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def get(path: str, handler: Handler) -> None:
-        app.router.add_get(path, handler, expect_handler=_expect)
+    engines = EngineCalls(parts.api, parts.options, admin.read)
+    table = calls(admin, parts.inference, engines, parts.hub.handle, scrape)
+    admin.description = document(table)
+    for call in table:
+        for path in call.paths:
+            _add_route(app, call, path)
 
-    def post(path: str, handler: Handler) -> None:
-        app.router.add_post(path, handler, expect_handler=_expect)
 
-    for prefix in PREFIXES:
-        get(f"{prefix}/models", admin.models)
-        get(f"{prefix}/models/{{id:.+}}", admin.model)
-        get(f"{prefix}/health", admin.health)
-        get(f"{prefix}/events", parts.hub.handle)
-        for path, kind in KINDS.items():
-            post(f"{prefix}{path}", parts.inference.handler(kind))
-        post(f"{prefix}/load", admin.load)
-        post(f"{prefix}/plan", admin.plan)
-        post(f"{prefix}/unload", admin.unload)
-        post(f"{prefix}/pull", admin.pull)
-        post(f"{prefix}/delete", admin.delete)
-        get(f"{prefix}/notices", admin.notices)
-        post(f"{prefix}/notices", admin.tell_notice)
-    get("/live", admin.live)
-    get("/metrics", scrape)
-    post("/internal/set", admin.set)
-    get("/internal/config", admin.config)
-    get("/internal/config/defaults", admin.defaults)
-    post("/internal/pin", admin.pin)
-    post("/internal/pause", admin.pause)
-    post("/internal/policies/{name}", admin.policy)
-    post("/internal/simulate", admin.simulate)
-    get("/internal/engines", engines.list)
-    for name, handler in (
-        ("refresh", engines.refresh),
-        ("get", engines.get),
-        ("use", engines.use),
-        ("remove", engines.remove),
-    ):
-        post(f"/internal/engines/{name}", handler)
+def _add_route(app: web.Application, call: Call, path: str) -> None:
+    # A model's name may have slashes.
+    pattern = path.replace("{id}", "{id:.+}")
+    if call.method == hdrs.METH_GET:
+        app.router.add_get(pattern, call.handler, expect_handler=_expect)  # HEAD, too
+    else:
+        app.router.add_post(pattern, call.handler, expect_handler=_expect)
+
+
+async def _let_pages_read(request: web.Request, response: web.StreamResponse) -> None:
+    """A page that may call may read the answer, an error or a stream as well."""
+    origin = request.get(CORS)
+    if origin is not None:
+        response.headers.update(security.cors_headers(origin))
 
 
 async def _expect(request: web.Request) -> None:
@@ -136,7 +134,9 @@ async def _expect(request: web.Request) -> None:
     if (request.content_length or 0) > parts.options.max_body or parts.inflight.closing:
         return
     with contextlib.suppress(RouterError):
-        security.check(request, parts.api.bound_hosts)
+        security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
+        if _needs_key(request, parts) and not parts.keys.accepts(given_key(request)):
+            return
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
 
@@ -152,9 +152,14 @@ def _guard(parts: _Parts) -> Middleware:
         task = None
         try:
             try:
-                security.check(request, parts.api.bound_hosts)
+                origin = security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
+                if origin is not None:
+                    request[CORS] = origin
                 task = parts.inflight.enter()
-                response = await handler(request)
+                asked = security.preflight(request) if origin is not None else None
+                if asked is None and _needs_key(request, parts):
+                    await parts.keys.check(request)
+                response = asked or await handler(request)
             except RouterError as error:
                 response = error_response(error)
             except web.HTTPException as exc:
@@ -175,9 +180,22 @@ def _guard(parts: _Parts) -> Middleware:
             return response
         finally:
             parts.inflight.leave(task)
+            parts.bodies.let_go(request)
             _note(request, status, loop.time() - began, parts.tally)
 
     return guard
+
+
+def _needs_key(request: web.Request, parts: _Parts) -> bool:
+    """Other machines need a key, unless there is none and the user wants it so; this one if it is set."""
+    settings = parts.api.settings
+    if request.path in _OPEN:
+        return False
+    if settings.require_api_key:
+        return True
+    if parts.is_local or security.is_local(request):
+        return False
+    return parts.keys.any or not settings.allow_unauthenticated_lan
 
 
 def _for_http(exc: web.HTTPException, request: web.Request, parts: _Parts) -> web.Response:
@@ -214,8 +232,8 @@ class Endpoint:
         port: its port; 0 before `start`.
     """
 
-    def __init__(self, api: RouterApi, options: WebOptions | None = None) -> None:
-        self._app = make_app(api, options)
+    def __init__(self, api: RouterApi, options: WebOptions | None = None, keys: Keys | None = None) -> None:
+        self._app = make_app(api, options, keys)
         self._parts = self._app[_PARTS]
         self._runner: web.AppRunner | None = None
         self._servers: list[asyncio.Server] = []
@@ -225,12 +243,14 @@ class Endpoint:
     async def start(self, host: str, port: int) -> str:
         """Listen, and answer from now on. Returns the URL, for example `http://127.0.0.1:13305`.
 
+        Callers from other machines need a key then, if there is one or the settings do not say otherwise.
         On `127.0.0.1` it listens on `::1` too, where that port is free there. `port` 0 takes any free one.
 
         Raises:
             InstanceError: the address is taken or cannot be used; says by whom and what to change.
         """
         sockets = await open_sockets(host, port)
+        self._parts.is_local = security.is_loopback(host)
         try:
             # A handler must be told when its client leaves: by default aiohttp lets it run on.
             runner = web.AppRunner(
@@ -244,7 +264,12 @@ class Endpoint:
             loop = asyncio.get_running_loop()
 
             # The access log is ours; aiohttp's declaration forgets that None switches its own off.
-            choices: dict[str, Any] = {"access_log": None, "lingering_time": _LINGER_S}
+            # Compressed bodies are inflated by ourselves, within a bound and off the loop.
+            choices: dict[str, Any] = {
+                "access_log": None,
+                "lingering_time": _LINGER_S,
+                "auto_decompress": False,
+            }
 
             def connection() -> Connection:
                 return Connection(server, loop=loop, **choices)

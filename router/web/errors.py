@@ -49,6 +49,8 @@ class WorkerError(RouterError):
 def error_response(error: RouterError) -> web.Response:
     """The error as JSON with its status and, where they help, `Retry-After` and `x-should-retry`."""
     headers = {}
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     if error.status in _FINAL:
@@ -61,9 +63,12 @@ def error_response(error: RouterError) -> web.Response:
     )
 
 
-def error_event(error: RouterError) -> bytes:
-    """The error as one event of a stream of server-sent events."""
-    return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
+def error_event(error: RouterError, name: str = "") -> bytes:
+    """The error as one event of a stream of server-sent events; with a name it says so in the data, too."""
+    if not name:
+        return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
+    data = msgspec.json.encode({"type": name, **error.body()})
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
 def response_for_http(exc: web.HTTPException, request: web.Request, limit: int) -> web.Response:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import platform
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from router.catalog.model import EMBEDDING, LLM, RERANKING, TYPES, Model
 from router.policy.document import Policy
-from router.snapshot import DeviceView, ResidentState, ResidentView, Snapshot
+from router.snapshot import DeviceView, EngineView, ModelView, ResidentState, ResidentView, Snapshot
+from router.web.tally import Last
 
 RECIPE: Final = "llamacpp"
 POLICY_RECIPE: Final = "collection.router"
@@ -43,6 +46,51 @@ def health(snapshot: Snapshot) -> dict[str, Any]:
             "waiting_bytes": snapshot.queue.waiting_bytes,
             "by_model": snapshot.queue.by_model,
         },
+    }
+
+
+def stats(last: Last | None) -> dict[str, Any]:
+    """How the newest answer went, also under the names that Lemonade gives these numbers."""
+    if last is None:
+        return {}
+    return {
+        "model": last.model,
+        "path": last.path,
+        "time_to_first_token": last.time_to_first_token_s,
+        "tokens_per_second": last.tokens_per_s,
+        "prompt_tokens_per_second": last.prompt_tokens_per_s,
+        "input_tokens": last.prompt_tokens,
+        "output_tokens": last.tokens,
+        "total_s": last.total_s,
+    }
+
+
+def system_info(snapshot: Snapshot) -> dict[str, Any]:
+    """The machine as far as it matters here: system, devices and engines."""
+    return {
+        "version": snapshot.version,
+        "os": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "simulated": snapshot.simulated,
+        "devices": [device_entry(d) for d in snapshot.devices],
+        "engines": [engine_entry(e) for e in snapshot.engines],
+    }
+
+
+def engine_entry(engine: EngineView) -> dict[str, Any]:
+    """One engine that is there or can be had; `size` are the bytes to fetch."""
+    return {
+        "id": engine.id,
+        "title": engine.title,
+        "kind": engine.kind,
+        "version": engine.version or None,
+        "backends": list(engine.backends),
+        "devices": list(engine.devices),
+        "in_use": engine.in_use,
+        "size": engine.size or None,
+        "problem": engine.problem or None,
     }
 
 
@@ -98,6 +146,8 @@ def device_entry(device: DeviceView) -> dict[str, Any]:
         "total": device.total,
         "free": device.free,
         "reserved": device.reserved,
+        "claimed": device.claimed,
+        "available": device.available,
         "ours": device.ours,
         "others": device.others,
         "margin": device.margin,
@@ -133,12 +183,20 @@ def autosize(snapshot: Snapshot) -> dict[str, Any]:
 
 def models(snapshot: Snapshot, listing: Iterable[Model | Policy]) -> dict[str, Any]:
     """The list of models in OpenAI's shape."""
-    return {"object": "list", "data": [model_entry(item, snapshot) for item in listing]}
+    views = {m.name: m for m in snapshot.models}
+    loaded = {r.model for r in snapshot.residents if r.state in _SERVING}
+    return {"object": "list", "data": [_entry(item, snapshot, views, loaded) for item in listing]}
 
 
 def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
     """One entry of the list. A policy counts as loaded when all its candidates are."""
-    loaded = {r.model for r in snapshot.residents if r.state in _SERVING}
+    return models(snapshot, [item])["data"][0]  # type: ignore[no-any-return]  # made just above
+
+
+def _entry(
+    item: Model | Policy, snapshot: Snapshot, views: Mapping[str, ModelView], loaded: Collection[str]
+) -> dict[str, Any]:
+    view = views.get(item.name)
     if isinstance(item, Policy):
         names = {alias: m.name for m in snapshot.models for alias in (m.name, *m.aliases)}
         return {
@@ -152,6 +210,8 @@ def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
             "size_bytes": None,
             "context_length": None,
             "loaded": all(names.get(c, c) in loaded for c in item.candidates),
+            "needs_bytes": None,
+            "fits": None,
             "aliases": [],
             "candidates": list(item.candidates),
         }
@@ -166,5 +226,7 @@ def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
         "size_bytes": item.size_bytes,
         "context_length": item.context_length,
         "loaded": item.name in loaded,
+        "needs_bytes": (view.needs or None) if view is not None else None,
+        "fits": view.fits if view is not None else None,
         "aliases": list(item.aliases),
     }

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from msgspec import UNSET, Raw, Struct
 
 from router.catalog.model import EMBEDDING, LLM, RERANKING, Model
@@ -18,7 +18,7 @@ from router.engines.base import Exit, Worker
 from router.errors import BadRequest, ModelNotFound, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
 from router.policy.evaluate import Decision, RequestView, decide
-from router.web import requests
+from router.web import embeddings, requests
 from router.web.api import Lease, RouterApi
 from router.web.errors import WorkerError
 from router.web.options import WebOptions
@@ -26,7 +26,8 @@ from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Sil
 from router.web.requests import Fields
 from router.web.sse import FirstEvent, Usage, usage_in
 from router.web.stream import EventStream
-from router.web.tally import Tally
+from router.web.tally import Last, Tally
+from router.web.upload import Bodies, Body
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ ROUTE: Final = web.RequestKey("route", str)
 FAILED: Final = web.RequestKey("failed", str)
 
 _EVENT_STREAM: Final = "text/event-stream"
+# What an engine says that has no such path.
+_NOT_SPOKEN: Final = frozenset({404, 405, 501})
+_PASSED: Final = frozenset({400, 413, 422, 429, 503})
 _OBJECT: Final = re.compile(rb"\s*\{\s*(.)", re.DOTALL)
 
 
@@ -51,6 +55,7 @@ class Kind(Struct, frozen=True):
         needs: per entry, the fields of which one must be there.
         streams: whether it can answer with a stream.
         keep: bytes of a stream's end that are kept to read its ending from.
+        event: the name that an error's event needs for its clients to notice it; "" for none.
     """
 
     path: str
@@ -58,12 +63,15 @@ class Kind(Struct, frozen=True):
     needs: tuple[tuple[str, ...], ...]
     streams: bool = False
     keep: int = 64 << 10
+    event: str = ""
 
 
 CHAT: Final = Kind("/v1/chat/completions", LLM, (("messages",),), streams=True)
 COMPLETIONS: Final = Kind("/v1/completions", LLM, (("prompt",),), streams=True)
 # The last event repeats the whole answer.
 RESPONSES: Final = Kind("/v1/responses", LLM, (("input",),), streams=True, keep=1 << 20)
+MESSAGES: Final = Kind("/v1/messages", LLM, (("messages",),), streams=True, event="error")
+COUNT_TOKENS: Final = Kind("/v1/messages/count_tokens", LLM, (("messages",),))
 EMBEDDINGS: Final = Kind("/v1/embeddings", EMBEDDING, (("input", "content"),))
 RERANK: Final = Kind("/v1/rerank", RERANKING, (("query",), ("documents", "texts")))
 
@@ -71,6 +79,8 @@ KINDS: Final = {
     "/chat/completions": CHAT,
     "/completions": COMPLETIONS,
     "/responses": RESPONSES,
+    "/messages": MESSAGES,
+    "/messages/count_tokens": COUNT_TOKENS,
     "/embeddings": EMBEDDINGS,
     "/rerank": RERANK,
     "/reranking": RERANK,
@@ -104,15 +114,16 @@ class Route(Struct, frozen=True):
         }
 
 
-class _Job(Struct, frozen=True):
-    """A request, understood."""
+class _Job(Struct):
+    """A request, understood. Its body is let go as soon as it cannot be needed again."""
 
     kind: Kind
     fields: Fields
-    body: bytes
+    body: Body
     name: str
     route: Route | None
     keep_alive_s: float | None
+    base64: bool = False
 
     @property
     def traced(self) -> bool:
@@ -122,8 +133,11 @@ class _Job(Struct, frozen=True):
 class Inference:
     """The handlers of the calls that a model answers."""
 
-    def __init__(self, api: RouterApi, relay: Relay, tally: Tally, options: WebOptions) -> None:
+    def __init__(
+        self, api: RouterApi, relay: Relay, tally: Tally, bodies: Bodies, options: WebOptions
+    ) -> None:
         self._api = api
+        self._bodies = bodies
         self._relay = relay
         self._tally = tally
         self._options = options
@@ -147,7 +161,9 @@ class Inference:
         job = await self._understand(request, kind)
         streams = kind.streams and job.fields.stream is True
         silence_s = self._options.silence_s if streams else None
-        stream = EventStream(request, job.route.header if job.route else None, silence_s, kind.keep)
+        stream = EventStream(
+            request, job.route.header if job.route else None, silence_s, kind.keep, kind.event
+        )
         try:
             return await self._answer(request, job, stream)
         except RouterError as error:
@@ -167,10 +183,12 @@ class Inference:
 
     async def _understand(self, request: web.Request, kind: Kind) -> _Job:
         options = self._options
-        body = await requests.read_body(request, options)
+        requests.check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
+        body = await self._bodies.read(request)
         fields = await requests.decode_fields(body, options)
         _require(fields, kind)
         keep_alive_s = requests.keep_alive_s(fields.keep_alive)
+        base64 = kind is EMBEDDINGS and embeddings.wants_base64(fields.encoding_format)
         target = self._api.resolve(fields.model)
         route = None
         if isinstance(target, Policy):
@@ -189,7 +207,7 @@ class Inference:
         if route is not None or fields.has_router_keys:
             named = target.name if route is not None else None
             body = await requests.rewritten(body, options, model=named)
-        return _Job(kind, fields, body, target.name, route, keep_alive_s)
+        return _Job(kind, fields, body, target.name, route, keep_alive_s, base64)
 
     def _candidate(self, route: Route) -> Model:
         name = route.decision.route_to
@@ -224,14 +242,18 @@ class Inference:
             keep_alive_s=job.keep_alive_s,
         )
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        usage = Usage()
+        asked = began = loop.time()
+        usage: Usage | None = None
         exchange = self._relay.exchange(lease.worker)
         self._running[exchange] = stream
         try:
             with self._ended_by_cut(lease, exchange, stream):
                 try:
                     await exchange.send(job.kind.path, request.raw_headers, job.body)
+                    if exchange.status >= 400 and job.fields.encoding_format is not UNSET:
+                        await self._send_plainer(request, job, exchange)
+                    job.body = b""
+                    self._bodies.let_go(request)
                     began = loop.time()
                     response, usage = await self._pass_on(request, job, stream, exchange)
                 except NotReached as exc:
@@ -243,11 +265,23 @@ class Inference:
             return response
         finally:
             del self._running[exchange]
+            first = exchange.first_byte or loop.time()
             exchange.close()
-            if usage.tokens or usage.prompt_tokens:
-                self._tally.generated(job.name, usage.tokens, usage.prompt_tokens)
-            seconds = usage.seconds or (loop.time() - began if usage.tokens else 0.0)
-            lease.release(tokens=usage.tokens, seconds=seconds)
+            tokens = usage.tokens if usage is not None else 0
+            seconds = usage.seconds if usage is not None else 0.0
+            if tokens and not seconds:
+                seconds = loop.time() - began
+            if usage is not None:
+                self._tally.answered(_last(job, usage, seconds, first - asked, loop.time() - asked))
+            lease.release(tokens=tokens, seconds=seconds)
+
+    async def _send_plainer(self, request: web.Request, job: _Job, exchange: Exchange) -> None:
+        """Ask once more without `encoding_format`, if it is that what a worker refuses."""
+        refusal = await self._refusal(job, exchange)
+        if job.kind is not EMBEDDINGS or "encoding" not in refusal.message:
+            raise refusal
+        plainer = await requests.rewritten(job.body, self._options, drop=("encoding_format",))
+        await exchange.send(job.kind.path, request.raw_headers, plainer)
 
     async def _pass_on(
         self, request: web.Request, job: _Job, stream: EventStream, exchange: Exchange
@@ -296,16 +330,28 @@ class Inference:
         """
         held: list[bytes] = []
         size = 0
-        while size <= self._options.max_held:
+        most = self._options.max_held
+        while size <= most:
             data = await exchange.read()
             if not data:
                 body = b"".join(held)
-                usage = usage_in(body) if job.kind.type == LLM else Usage()
+                usage = usage_in(body)
+                if job.base64 and embeddings.has_numbers(body):
+                    body = await self._in_base64(body)
                 headers = self._headers(job, exchange)
                 return web.Response(body=_with_trace(body, job), headers=headers), usage
             held.append(data)
             size += len(data)
+            if size > most and job.base64 and embeddings.has_numbers(b"".join(held)):
+                most = self._options.max_body
+        if most > self._options.max_held:
+            raise BadAnswer("The worker's answer is too large to be converted to base64.")
         return await self._pass_large(request, job, b"".join(held), exchange), Usage()
+
+    async def _in_base64(self, body: bytes) -> bytes:
+        if len(body) <= self._options.inline_body:
+            return embeddings.in_base64(body)
+        return await asyncio.to_thread(embeddings.in_base64, body)
 
     async def _pass_large(
         self, request: web.Request, job: _Job, start: bytes, exchange: Exchange
@@ -343,7 +389,13 @@ class Inference:
             body += data
         if exchange.status in (401, 403):
             return WorkerDied(f"The worker of {job.name} refused the router's key.", code="worker_refused")
-        return WorkerError(_error_in(body), status=exchange.status)
+        if exchange.status in _NOT_SPOKEN:
+            return RouterError(
+                f"The engine that runs {job.name} does not answer {job.kind.path}.",
+                code="not_supported_by_engine",
+                status=501,
+            )
+        return WorkerError(_error_in(body), status=_passed_status(exchange.status))
 
     @contextlib.contextmanager
     def _ended_by_cut(self, lease: Lease, exchange: Exchange, stream: EventStream) -> Iterator[None]:
@@ -379,8 +431,10 @@ def _require(fields: Fields, kind: Kind) -> None:
     for names in kind.needs:
         if not any(_given(getattr(fields, name)) for name in names):
             raise BadRequest(f"`{names[0]}` is missing.", param=names[0])
-    if kind is CHAT and not fields.messages:
+    if "messages" in kind.needs[0] and not fields.messages:
         raise BadRequest("`messages` is empty.", param="messages")
+    if kind is EMBEDDINGS and isinstance(fields.input, Raw) and bytes(fields.input) in (b'""', b"[]"):
+        raise BadRequest("`input` is empty.", param="input")
 
 
 def _given(value: object) -> bool:
@@ -397,6 +451,27 @@ def _with_trace(body: bytes, job: _Job) -> bytes:
     member = msgspec.json.encode({ROUTE_MEMBER: job.route.trace()})[:-1]
     comma = b"" if opening[1] == b"}" else b","
     return member + comma + body[opening.start(1) :]
+
+
+def _passed_status(status: int) -> int:
+    """A worker's status as the client gets it: its faults are a bad gateway, and no fault of ours."""
+    if status in _PASSED:
+        return status
+    return 400 if status < 500 else 502
+
+
+def _last(job: _Job, usage: Usage, seconds: float, first_s: float, total_s: float) -> Last:
+    prompt_s = usage.prompt_seconds
+    return Last(
+        model=job.name,
+        path=job.kind.path,
+        time_to_first_token_s=first_s,
+        total_s=total_s,
+        prompt_tokens=usage.prompt_tokens,
+        tokens=usage.tokens,
+        tokens_per_s=usage.tokens / seconds if seconds > 0 else None,
+        prompt_tokens_per_s=usage.prompt_computed / prompt_s if prompt_s > 0 else None,
+    )
 
 
 def _error_in(body: bytes) -> dict[str, Any]:

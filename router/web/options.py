@@ -18,6 +18,8 @@ class WebOptions(Struct, frozen=True):
         keep_alive_s: silence on the event stream after which a comment is sent.
         max_subscribers: how many may listen to the event stream.
         max_body: largest request body.
+        max_admin_body: largest body of a call that no model answers.
+        upload_stall_s: silence in the middle of a request body after which it is given up.
         inline_body: largest body that is parsed on the loop; larger ones go to a thread.
         max_held: how much of an answer that is no stream is held back until its end is known.
         max_idle: idle connections kept for one worker.
@@ -32,6 +34,8 @@ class WebOptions(Struct, frozen=True):
     keep_alive_s: float = 15.0
     max_subscribers: int = 64
     max_body: int = 512 << 20
+    max_admin_body: int = 16 << 20
+    upload_stall_s: float = 60.0
     inline_body: int = 256 << 10
     max_held: int = 1 << 20
     max_idle: int = 128

@@ -1,7 +1,8 @@
 """The way to local workers: kept connections, and answers that are passed on as they come.
 
 A connection is one `asyncio.Protocol` with httptools' parser. What has arrived and not been taken is bounded:
-past a mark the transport stops reading, so that a slow client slows the worker down and fills no memory.
+past a mark the transport stops reading, so that a slow client slows the worker down and fills no memory. A
+large request goes out in pieces, so that no second copy of it waits in the transport.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from router.engines.base import Worker
 from router.errors import RouterError
 
 _HIGH: Final = 256 << 10
+_PIECE: Final = 256 << 10
 _MAX_HEADER_BYTES: Final = 64 << 10
 
 _HOP_BY_HOP: Final = frozenset(
@@ -89,6 +91,7 @@ class WorkerConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
+        self._is_full = False
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
         self.used = False
@@ -105,7 +108,9 @@ class WorkerConnection(asyncio.Protocol):
         self._headers_done = False
         self._until_eof = False
         self._keep = False
+        self._unsent = False
         self._last_byte = 0.0
+        self.first_byte = 0.0
         self.done = False
         self.failure: Exception | None = None
 
@@ -148,6 +153,13 @@ class WorkerConnection(asyncio.Protocol):
         else:
             self.fail(Broken("The worker closed the connection before its answer was complete."))
 
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._wake()
+
     # What the parser calls.
 
     def on_message_begin(self) -> None:
@@ -184,6 +196,8 @@ class WorkerConnection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         if self.done:
             return
+        if not self.first_byte:
+            self.first_byte = self._last_byte
         self._parts.append(data)
         self._buffered += len(data)
 
@@ -198,16 +212,31 @@ class WorkerConnection(asyncio.Protocol):
         """Whether it may carry another exchange."""
         return self._transport is not None and not self._closed and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes) -> None:
-        """Begin an exchange."""
+    async def send(self, head: bytes, body: bytes | bytearray) -> None:
+        """Begin an exchange.
+
+        Raises:
+            UpstreamError: the connection ended before all of it was sent.
+            RouterError: the exchange was ended by `fail`.
+        """
         assert self._transport is not None
         self._begin()
         self._idle = False
         if len(body) < _HIGH:
             self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+            return
+        self._transport.write(head)
+        self._unsent = True
+        view = memoryview(body)
+        for start in range(0, len(body), _PIECE):
+            while self._is_full and self.failure is None and not self.done:
+                await self._wait()
+            if self.failure is not None:
+                raise self.failure
+            if self.done:
+                return  # It has answered without reading the rest.
+            self._transport.write(view[start : start + _PIECE])
+        self._unsent = False
 
     async def head(self) -> None:
         """Wait for the status and the headers.
@@ -260,6 +289,7 @@ class WorkerConnection(asyncio.Protocol):
         keep = (
             self.done
             and self._keep
+            and not self._unsent
             and self.failure is None
             and not self._paused
             and self.usable
@@ -313,7 +343,7 @@ class Exchange:
         self._connection: WorkerConnection | None = None
         self._failure: RouterError | None = None
 
-    async def send(self, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    async def send(self, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes | bytearray) -> None:
         """Send the request and wait for the head of the answer.
 
         A kept connection that was closed before it gave one byte is replaced by a new one, once.
@@ -329,13 +359,13 @@ class Exchange:
         except _Stale:
             await self._attempt(head, body, fresh=True)
 
-    async def _attempt(self, head: bytes, body: bytes, *, fresh: bool) -> None:
+    async def _attempt(self, head: bytes, body: bytes | bytearray, *, fresh: bool) -> None:
         self._drop()
         connection = await self._relay.connection(self._worker, fresh=fresh)
         self._connection = connection
         if self._failure is not None:
             raise self._failure
-        connection.send(head, body)
+        await connection.send(head, body)
         await connection.head()
 
     @property
@@ -346,6 +376,11 @@ class Exchange:
     def done(self) -> bool:
         """Whether the whole answer has arrived."""
         return self._open.done
+
+    @property
+    def first_byte(self) -> float:
+        """The loop's time at which the first byte of the answer's body came; 0 before that."""
+        return self._connection.first_byte if self._connection is not None else 0.0
 
     def header(self, name: bytes) -> str:
         """A header of the answer by its lower-case name; empty if there is none."""

@@ -7,20 +7,20 @@ keys that are for the router alone) is it written anew, and then every other val
 from __future__ import annotations
 
 import asyncio
+import codecs
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
-from aiohttp import hdrs, web
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from router.errors import BadRequest
 from router.policy.evaluate import request_text
 from router.units import parse_duration
-from router.web.errors import too_large
 from router.web.options import WebOptions
+from router.web.upload import Body
 
 T = TypeVar("T")
 
@@ -28,6 +28,12 @@ ROUTER_KEYS: Final = ("route_trace", "keep_alive")
 
 _BOM: Final = b"\xef\xbb\xbf"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+# An escaped backslash, a pair of surrogates, or (with a group) a surrogate without its other half.
+_SURROGATES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F])"
+)
+_SOMETHING: Final = re.compile(rb"\S")
+_PIECE: Final = 1 << 20
 _FAULT_PATH: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
 
 
@@ -51,6 +57,7 @@ class Fields(Struct, frozen=True):
     texts: Raw | UnsetType = UNSET
     route_trace: bool | UnsetType | None = UNSET
     keep_alive: str | int | float | UnsetType | None = UNSET
+    encoding_format: str | UnsetType | None = UNSET
 
     @property
     def has_router_keys(self) -> bool:
@@ -61,22 +68,6 @@ class Fields(Struct, frozen=True):
 _decode_fields: Final = msgspec.json.Decoder(Fields).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-
-
-async def read_body(request: web.Request, options: WebOptions) -> bytes:
-    """The whole body.
-
-    Raises:
-        BadRequest: it is declared as something that cannot be JSON in UTF-8.
-        TooLarge: it is larger than the limit; told before it is read where its length is declared.
-    """
-    if request.content_length is not None and request.content_length > options.max_body:
-        raise too_large(options.max_body)
-    check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
-    try:
-        return await request.read()
-    except web.RequestPayloadError as exc:
-        raise BadRequest(f"The request body cannot be read: {exc}"[:300]) from None
 
 
 def check_content_type(declared: str) -> None:
@@ -99,7 +90,7 @@ def check_content_type(declared: str) -> None:
             )
 
 
-async def decode_fields(body: bytes, options: WebOptions) -> Fields:
+async def decode_fields(body: Body, options: WebOptions) -> Fields:
     """The fields of an inference request.
 
     Raises:
@@ -111,7 +102,7 @@ async def decode_fields(body: bytes, options: WebOptions) -> Fields:
     return fields
 
 
-async def decode_object(body: bytes, options: WebOptions) -> dict[str, Any]:
+async def decode_object(body: Body, options: WebOptions) -> dict[str, Any]:
     """The body as a JSON object.
 
     Raises:
@@ -123,7 +114,7 @@ async def decode_object(body: bytes, options: WebOptions) -> dict[str, Any]:
     return value
 
 
-async def decode_as(kind: type[T], body: bytes, options: WebOptions) -> T:
+async def decode_as(kind: type[T], body: Body, options: WebOptions) -> T:
     """The body as `kind`, a struct.
 
     Raises:
@@ -132,18 +123,20 @@ async def decode_as(kind: type[T], body: bytes, options: WebOptions) -> T:
     return await _decoded(body, msgspec.json.Decoder(kind).decode, options)
 
 
-async def policy_text(body: bytes, options: WebOptions) -> str:
+async def policy_text(body: Body, options: WebOptions) -> str:
     """The text that a policy looks at."""
     if len(body) <= options.inline_body:
         return _policy_text(body)
     return await asyncio.to_thread(_policy_text, body)
 
 
-async def rewritten(body: bytes, options: WebOptions, *, model: str | None) -> bytes:
-    """The body without the router's own keys and, if given, with another `model`; all else byte for byte."""
+async def rewritten(
+    body: Body, options: WebOptions, *, model: str | None = None, drop: Collection[str] = ROUTER_KEYS
+) -> bytes:
+    """The body without the keys of `drop` and, if given, with another `model`; all else byte for byte."""
     if len(body) <= options.inline_body:
-        return _rewritten(body, model)
-    return await asyncio.to_thread(_rewritten, body, model)
+        return _rewritten(body, model, drop)
+    return await asyncio.to_thread(_rewritten, body, model, drop)
 
 
 def keep_alive_s(value: str | int | float | UnsetType | None) -> float | None:
@@ -166,32 +159,52 @@ def keep_alive_s(value: str | int | float | UnsetType | None) -> float | None:
     return -1.0 if seconds < 0 else seconds
 
 
-async def _decoded(body: bytes, decode: Callable[[bytes], T], options: WebOptions) -> T:
+async def _decoded(body: Body, decode: Callable[[Body], T], options: WebOptions) -> T:
     if len(body) <= options.inline_body:
         return _checked(body, decode)
     return await asyncio.to_thread(_checked, body, decode)
 
 
-def _checked(body: bytes, decode: Callable[[bytes], T]) -> T:
-    if not body.strip():
+def _checked(body: Body, decode: Callable[[Body], T]) -> T:
+    if _SOMETHING.search(body) is None:
         raise BadRequest("The body is empty. Send a JSON object.")
     if body.startswith(_BOM):
         raise BadRequest("The body starts with a byte order mark. Send UTF-8 without one.")
     try:
         # Decoding skips the values that it does not need and does not look into their text.
         if not body.isascii():
-            body.decode("utf-8")
+            _check_utf8(body)
         if _SURROGATE.search(body):
-            _decode_any(body)
+            _check_surrogates(body)
         return decode(body)
-    except UnicodeDecodeError as exc:
-        raise BadRequest(f"The body is not UTF-8: byte {exc.start} is wrong.") from None
     except msgspec.ValidationError as exc:
         raise _fault(str(exc)) from None
     except msgspec.DecodeError as exc:
         raise BadRequest(f"The body is not valid JSON: {exc}.") from None
     except RecursionError:
         raise BadRequest("The body is not usable: its JSON is nested too deeply.") from None
+
+
+def _check_utf8(body: Body) -> None:
+    """Piece by piece: a large body is not held a second time as text."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    view = memoryview(body)
+    for start in range(0, len(body), _PIECE):
+        piece = view[start : start + _PIECE]
+        held = len(decoder.getstate()[0])
+        try:
+            decoder.decode(piece, final=start + _PIECE >= len(body))
+        except UnicodeDecodeError as exc:
+            at = start - held + exc.start
+            raise BadRequest(f"The body is not UTF-8: byte {at} is wrong.") from None
+
+
+def _check_surrogates(body: Body) -> None:
+    for found in _SURROGATES.finditer(body):
+        if found[1] is not None:
+            raise BadRequest(
+                f"The body is not valid JSON: half of a surrogate pair is missing at byte {found.start()}."
+            )
 
 
 def _fault(message: str) -> BadRequest:
@@ -207,14 +220,14 @@ def _fault(message: str) -> BadRequest:
     return BadRequest(f"The body is wrong: {what}.")
 
 
-def _policy_text(body: bytes) -> str:
+def _policy_text(body: Body) -> str:
     given: Mapping[str, Any] = _decode_any(body)
     return request_text(given)
 
 
-def _rewritten(body: bytes, model: str | None) -> bytes:
+def _rewritten(body: Body, model: str | None, drop: Collection[str]) -> bytes:
     members = _decode_raw(body)
-    for key in ROUTER_KEYS:
+    for key in drop:
         members.pop(key, None)
     if model is not None:
         members["model"] = Raw(msgspec.json.encode(model))

@@ -1,15 +1,17 @@
-"""Who may call: only addresses that mean this machine, and no web page of another origin.
+"""Who may call: only who names this machine, and web pages of another origin only if that is listed.
 
 A web page can make a browser send requests to loopback. Two checks stop it, before anything else is done
 with a request: the `Host` header must name this endpoint, which defeats a name that an attacker's DNS points
-at 127.0.0.1; and an `Origin` must be the endpoint's own.
+at 127.0.0.1; and an `Origin` must be the endpoint's own, or one that the user listed. What is below
+`/internal` takes no call from another origin at all.
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,8 +23,18 @@ from router.web.errors import UnsupportedMediaType
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def check(request: web.BaseRequest, bound_hosts: Collection[str]) -> None:
+_PRIVATE: Final = "/internal"
+_EXPOSED: Final = "x-lemonade-route, retry-after, x-should-retry"
+_METHODS: Final = "GET, HEAD, POST, OPTIONS"
+_HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1000}")
+
+
+def check(
+    request: web.BaseRequest, bound_hosts: Collection[str], cors_origins: Collection[str] = ()
+) -> str | None:
     """Refuse a request that is not addressed to this endpoint or that another site's page makes.
+
+    Returns the origin of a page elsewhere that may call because it is one of `cors_origins`; else None.
 
     Raises:
         BadRequest: there are several `Host` headers, or none where HTTP/1.1 wants one.
@@ -37,7 +49,52 @@ def check(request: web.BaseRequest, bound_hosts: Collection[str]) -> None:
     named = _host_in_target(request.raw_path)
     if named is not None and not is_ours(named, bound_hosts, _own_address(request)):
         raise Forbidden("The request's target is not an address of this endpoint.", code="forbidden_host")
-    _check_origin(request, host)
+    return _check_origin(request, host, cors_origins)
+
+
+def is_local(request: web.BaseRequest) -> bool:
+    """Whether the caller is on this machine: it comes from loopback, or from the address that it calls."""
+    transport = request.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    theirs = _literal(str(peer[0])) if isinstance(peer, tuple) else None
+    if theirs is None:
+        return False
+    own = _own_address(request)
+    return theirs.is_loopback or (own is not None and theirs == _literal(own))
+
+
+def is_listed(origin: str, cors_origins: Collection[str]) -> bool:
+    """Whether an origin is on the user's list; `scheme://*` there means every origin of an app's scheme."""
+    if not cors_origins:
+        return False
+    origin = origin.lower()
+    scheme = origin.partition("://")[0]
+    return any(known.lower() in (origin, f"{scheme}://*") for known in cors_origins)
+
+
+def cors_headers(origin: str) -> Mapping[str, str]:
+    """What lets a page of that origin read the answer."""
+    return {
+        hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin,
+        hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: _EXPOSED,
+        hdrs.VARY: hdrs.ORIGIN,
+    }
+
+
+def preflight(request: web.BaseRequest) -> web.Response | None:
+    """The answer to a browser that asks whether a listed page may call; None if this is no such question."""
+    if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in request.headers:
+        return None
+    headers: dict[str, str] = {
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: _METHODS,
+        hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+    }
+    wanted = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "")
+    if wanted and _HEADER_NAMES.fullmatch(wanted):
+        headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = wanted
+    if request.headers.get("Access-Control-Request-Private-Network") == "true":
+        headers["Access-Control-Allow-Private-Network"] = "true"
+    return web.Response(status=204, headers=headers)
 
 
 def is_ours(authority: str, bound_hosts: Collection[str], own_address: str | None = None) -> bool:
@@ -136,21 +193,27 @@ def _literal(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return mapped or address
 
 
-def _check_origin(request: web.BaseRequest, host: str | None) -> None:
+def _check_origin(request: web.BaseRequest, host: str | None, cors_origins: Collection[str]) -> str | None:
     origins = request.headers.getall(hdrs.ORIGIN, [])
+    listed = None
     for origin in origins:
-        if not _same_origin(origin, request.scheme, host):
+        if _same_origin(origin, request.scheme, host):
+            continue
+        if request.path.startswith(_PRIVATE) or len(origins) > 1 or not is_listed(origin, cors_origins):
             raise Forbidden(
                 f"Calls from web pages of another origin ({origin[:100]}) are refused.",
                 code="forbidden_origin",
+                hint=None if request.path.startswith(_PRIVATE) else "The setting cors_origins lists them.",
             )
+        listed = origin
     if origins:
-        return
+        return listed
     # Without an Origin (an image, a script, a plain GET) the browser still says where the call comes from.
     # Following a link to here is fine: the page that has the link does not see the answer.
     site = request.headers.get("Sec-Fetch-Site", "none")
     if site in ("cross-site", "same-site") and request.headers.get("Sec-Fetch-Mode") != "navigate":
         raise Forbidden("Calls from web pages of another origin are refused.", code="forbidden_origin")
+    return None
 
 
 def _same_origin(origin: str, scheme: str, host: str | None) -> bool:

@@ -20,21 +20,31 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _FIRST_DATA: Final = re.compile(rb"(?:\A|[\r\n])data:[ ]?[ \t]*\{[ \t]*(?=[^ \t])")
 _DONE: Final = b"[DONE]"
 _FINAL_TYPES: Final = frozenset(
-    {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"}
+    {
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+        "response.cancelled",
+        "message_stop",
+        "error",
+    }
 )
 
 
 class Usage(Struct, frozen=True):
-    """What an answer reported. `seconds` is the time spent generating `tokens`; 0 where it is not told."""
+    """What an answer reported. `seconds` is the time spent generating `tokens`, `prompt_seconds` that spent
+    on the part of the prompt that was not in the cache; 0 where it is not told."""
 
     tokens: int = 0
     prompt_tokens: int = 0
     seconds: float = 0.0
+    prompt_seconds: float = 0.0
+    prompt_computed: int = 0
 
 
 class Ending(Struct, frozen=True):
-    """How a stream ended. `final` is true after `[DONE]`, an error event or a Responses API terminal event,
-    and where too little of the last event was kept to tell."""
+    """How a stream ended. `final` is true after `[DONE]`, an error event or the last event of the Responses
+    or the Messages API, and where too little of the last event was kept to tell."""
 
     final: bool
     usage: Usage
@@ -52,6 +62,7 @@ class _Timings(Struct, frozen=True):
     predicted_n: float = 0
     predicted_ms: float = 0
     prompt_n: float = 0
+    prompt_ms: float = 0
     cache_n: float = 0
 
 
@@ -191,9 +202,12 @@ def _usage(answer: _Answer | None) -> Usage | None:
     if counts is not None:
         tokens = counts.completion_tokens or counts.output_tokens or 0
         prompt = counts.prompt_tokens or counts.input_tokens or 0
-    seconds = 0.0
+    seconds = prompt_seconds = 0.0
+    computed = 0
     if timings is not None:
         tokens = tokens or int(timings.predicted_n)
         prompt = prompt or int(timings.prompt_n + timings.cache_n)
         seconds = max(0.0, timings.predicted_ms / 1000)
-    return Usage(max(0, tokens), max(0, prompt), seconds)
+        prompt_seconds = max(0.0, timings.prompt_ms / 1000)
+        computed = max(0, int(timings.prompt_n))
+    return Usage(max(0, tokens), max(0, prompt), seconds, prompt_seconds, computed)

@@ -21,12 +21,18 @@ class EventStream:
 
     After `silence_s` without a byte a comment goes out, only where an event may begin; the first one sends
     the headers with it. None: no comments, for a client that did not ask for a stream.
-    Call `close` when the handler ends.
+    `event` names the event that tells an error. Call `close` when the handler ends.
     """
 
     def __init__(
-        self, request: web.Request, route: str | None, silence_s: float | None, keep: int = 64 << 10
+        self,
+        request: web.Request,
+        route: str | None,
+        silence_s: float | None,
+        keep: int = 64 << 10,
+        event: str = "",
     ) -> None:
+        self._event = event
         self._request = request
         self._route = route
         self._silence_s = silence_s or 0.0
@@ -69,7 +75,7 @@ class EventStream:
         """End with an event that tells the error. An event that was under way is ended first."""
         response = await self.start()
         self._hush()
-        await response.write(self.scanner.to_boundary() + error_event(error))
+        await response.write(self.scanner.to_boundary() + error_event(error, self._event))
         await response.write_eof()
         return response
 

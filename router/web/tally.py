@@ -1,8 +1,27 @@
-"""Counts of what was answered, for the metrics."""
+"""Counts of what was answered, for the metrics, and the timings of the newest answer."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+
+from msgspec import Struct
+
+
+class Last(Struct, frozen=True):
+    """How the newest answer of a model went.
+
+    `time_to_first_token_s` is from the grant of a slot to the first byte of the answer. Rates are None where
+    nothing tells them; the prompt's is of the tokens that were not in the cache.
+    """
+
+    model: str
+    path: str
+    time_to_first_token_s: float
+    total_s: float
+    prompt_tokens: int
+    tokens: int
+    tokens_per_s: float | None
+    prompt_tokens_per_s: float | None
 
 
 class Tally:
@@ -13,13 +32,16 @@ class Tally:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.tokens: defaultdict[str, int] = defaultdict(int)
         self.prompt_tokens: defaultdict[str, int] = defaultdict(int)
+        self.last: Last | None = None
 
     def request(self, model: str, status: int, seconds: float) -> None:
         """Count a request and how long it took, in seconds."""
         self.requests[model, status] += 1
         self.seconds[model] += seconds
 
-    def generated(self, model: str, tokens: int, prompt_tokens: int) -> None:
-        """Count the tokens of an answer and of its prompt."""
-        self.tokens[model] += tokens
-        self.prompt_tokens[model] += prompt_tokens
+    def answered(self, last: Last) -> None:
+        """Count the tokens of an answer and of its prompt, and keep how it went."""
+        self.last = last
+        if last.tokens or last.prompt_tokens:
+            self.tokens[last.model] += last.tokens
+            self.prompt_tokens[last.model] += last.prompt_tokens

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from router.catalog.demo import DEMO
 from router.errors import RouterError
 from router.snapshot import DownloadView, ModelView, NoticeView
 from router.web.options import WebOptions
@@ -128,10 +129,10 @@ async def test_a_pull_that_fails_is_told() -> None:
 
 async def test_a_pull_tells_its_progress() -> None:
     async with site(reply, WebOptions(snapshots_s=0.0)) as s, s.client() as client:
-        s.api.publish(snapshot(2, downloads=(DownloadView("demo", "running", 25, 100),)))
+        s.api.publish(snapshot(2, downloads=(DownloadView(DEMO.name, "running", 25, 100),)))
         await client.send("POST", "/v1/pull", b'{"model_name":"demo","stream":true}')
         answer = await client.answer(lambda a: b"25.0" in a.body)
-        s.api.publish(snapshot(3, downloads=(DownloadView("demo", "running", 50, None),)))
+        s.api.publish(snapshot(3, downloads=(DownloadView(DEMO.name, "running", 50, None),)))
         await client.more(answer, lambda a: b'"percent":null' in a.body)
         s.api.pull.set_result(None)
         await client.more(answer)

@@ -173,7 +173,10 @@ def test_an_end_that_was_not_kept_counts_as_one() -> None:
         (b'{"usage":{"completion_tokens":7,"prompt_tokens":3}}', Usage(7, 3)),
         (b'{"usage":{"input_tokens":3,"output_tokens":7}}', Usage(7, 3)),
         (b'{"response":{"usage":{"input_tokens":3,"output_tokens":7}}}', Usage(7, 3)),
-        (b'{"timings":{"predicted_n":7,"predicted_ms":500,"prompt_n":1,"cache_n":2}}', Usage(7, 3, 0.5)),
+        (
+            b'{"timings":{"predicted_n":7,"predicted_ms":500,"prompt_n":1,"prompt_ms":250,"cache_n":2}}',
+            Usage(7, 3, 0.5, 0.25, 1),
+        ),
         (b'{"usage":{"completion_tokens":-7}}', Usage(0, 0)),
         (b'{"usage":"none"}', Usage()),
         (b"[]", Usage()),

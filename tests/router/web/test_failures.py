@@ -75,8 +75,21 @@ async def test_a_refusal_in_another_shape_gets_ours(body: bytes, message: str) -
 
     async with site(script) as s:
         answer = await s.ask("POST", CHAT, chat())
-        assert answer.status == 500
+        assert answer.status == 502
         assert answer.error["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("status", "passed"), [(400, 400), (404, 501), (405, 501), (410, 400), (429, 429), (500, 502), (503, 503)]
+)
+async def test_a_workers_status_is_no_fault_of_ours(status: int, passed: int) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer(b'{"error":{"message":"no"}}', status)
+
+    async with site(script) as s:
+        answer = await s.ask("POST", CHAT, chat())
+        assert answer.status == passed
+        assert (answer.error["code"] == "not_supported_by_engine") == (passed == 501)
 
 
 async def test_a_worker_that_refuses_our_key_is_no_401_of_the_clients() -> None:

@@ -1,0 +1,153 @@
+"""Request bodies: read once into one buffer, bounded each and all together, inflated only within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import StreamReader, hdrs, web
+
+from router.errors import BadRequest, RouterError, Unavailable
+from router.web.errors import UnsupportedMediaType, too_large
+from router.web.options import WebOptions
+
+Body = bytes | bytearray
+
+#: How many bytes of the total a request takes part in.
+HELD: Final = web.RequestKey("held", int)
+
+_RETRY_S: Final = 2.0
+# zlib's word for "gzip or zlib, whichever the header says".
+_ANY_WRAPPER: Final = zlib.MAX_WBITS | 32
+_ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
+#: JSON rarely shrinks to less than a twentieth. What grows much more than that was made to do harm.
+_MOST_GROWTH: Final = 200
+_GROWTH_FREE: Final = 1 << 20
+
+
+class Stalled(RouterError):
+    """A client stopped in the middle of its body."""
+
+    code = "upload_stalled"
+    status = 408
+
+
+class Bodies:
+    """Reads bodies, and keeps count of the bytes of all that are in memory.
+
+    `total` tells the limit for all together. One body that is alone may be larger.
+    """
+
+    def __init__(self, options: WebOptions, total: Callable[[], int]) -> None:
+        self._options = options
+        self._total = total
+        self.held = 0
+
+    async def read(self, request: web.Request, limit: int | None = None) -> Body:
+        """The whole body. Its bytes count until `let_go`.
+
+        Raises:
+            Stalled: nothing more of it came for a while.
+            BadRequest: it ended early, or is not compressed as it says.
+            UnsupportedMediaType: it is compressed in a way that is not read here.
+            TooLarge: it is larger than `limit` or than any body may be, told before it is read where its
+                length is declared; or it would be so once it is inflated.
+            Unavailable: with those of others it would take too much memory.
+        """
+        most = min(self._options.max_body, limit or self._options.max_body)
+        length = request.content_length
+        if length is not None and length > most:
+            raise too_large(most)
+        encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
+        if encoding not in ("", "identity") and encoding not in _ENCODINGS:
+            raise UnsupportedMediaType(
+                f"Bodies encoded as {encoding[:40]!r} are not read here. Send it plain, or as gzip.",
+                param=hdrs.CONTENT_ENCODING,
+            )
+        body = await self._receive(request, length, most)
+        if encoding not in ("", "identity"):
+            return await self._inflated(request, body, most)
+        return body
+
+    def let_go(self, request: web.Request) -> None:
+        """The request's body is no longer held. Idempotent."""
+        self.held -= request.get(HELD, 0)
+        request[HELD] = 0
+
+    async def _receive(self, request: web.Request, length: int | None, most: int) -> Body:
+        stream = request.content
+        if length is not None:
+            self._take(request, length)
+        try:
+            first = await self._next(stream)
+            if len(first) == length:
+                return first
+            body = bytearray(first)
+            if length is None:
+                self._take(request, len(body))
+                if len(body) > most:
+                    raise too_large(most)
+            while chunk := await self._next(stream):
+                if length is None:
+                    self._take(request, len(chunk))
+                    if len(body) + len(chunk) > most:
+                        raise too_large(most)
+                body += chunk
+        except web.RequestPayloadError as exc:
+            raise BadRequest(f"The request body cannot be read: {exc}"[:300]) from None
+        return body
+
+    async def _next(self, stream: StreamReader) -> bytes:
+        try:
+            async with asyncio.timeout(self._options.upload_stall_s):
+                return await stream.readany()
+        except TimeoutError:
+            raise Stalled(
+                f"Nothing more of the request body came for {self._options.upload_stall_s:g} s."
+            ) from None
+
+    async def _inflated(self, request: web.Request, body: Body, most: int) -> Body:
+        bound = min(most, _GROWTH_FREE + _MOST_GROWTH * len(body))
+        self._take(request, min(bound, _GROWTH_FREE))
+        if len(body) <= 1024:
+            whole = _inflate(body, bound)
+        else:
+            whole = await asyncio.to_thread(_inflate, body, bound)
+        self.let_go(request)
+        self._take(request, len(whole))
+        return whole
+
+    def _take(self, request: web.Request, size: int) -> None:
+        others = self.held - request.get(HELD, 0)
+        if others and self.held + size > self._total():
+            raise Unavailable(
+                "The bodies of other requests take all the memory that is meant for them. Try again.",
+                code="too_many_bytes",
+                hint="The setting max_queue_bytes is the limit.",
+                retry_after_s=_RETRY_S,
+            )
+        self.held += size
+        request[HELD] = request.get(HELD, 0) + size
+
+
+def _inflate(body: Body, bound: int) -> bytes:
+    """Raises BadRequest, and TooLarge before more than `bound` bytes are made."""
+    inflater = zlib.decompressobj(_ANY_WRAPPER)
+    try:
+        whole = inflater.decompress(body, bound + 1)
+    except zlib.error as exc:
+        # Some send a bare stream and call it deflate.
+        bare = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            whole, inflater = bare.decompress(body, bound + 1), bare
+        except zlib.error:
+            raise BadRequest(
+                f"The body is not compressed as it says: {exc}.", param=hdrs.CONTENT_ENCODING
+            ) from None
+    if len(whole) > bound:
+        raise too_large(bound)
+    if not inflater.eof:
+        raise BadRequest("The compressed body is cut short.", param=hdrs.CONTENT_ENCODING)
+    return whole
