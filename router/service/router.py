@@ -52,6 +52,8 @@ from router.snapshot import (
 from router.tasks import Tasks
 from router.version import __version__
 from router.web.app import Endpoint
+from router.web.keys import FILE_NAME as KEYS_NAME
+from router.web.keys import KeyFile, Keys
 from router.web.security import is_loopback
 
 log = logging.getLogger(__name__)
@@ -96,7 +98,8 @@ class Router:
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
         self._downloads = Downloads(self._publish)
         self._lag = LagProbe()
-        self._endpoint = Endpoint(self)
+        self._keys = Keys(KeyFile(paths.config_file.with_name(KEYS_NAME)), environ)
+        self._endpoint = Endpoint(self, keys=self._keys)
         self._engine: EmbeddedEngine | None = None
         self._devices: DeviceProvider | None = None
         self._simulated: SimulatedDevices | None = None
@@ -129,6 +132,7 @@ class Router:
         await asyncio.to_thread(self._store.load)
         await asyncio.to_thread(self._state.load)
         await self._remember_start()
+        await asyncio.to_thread(self._keys.load)
         self._check_address(self._store.settings)
         self._engine = EmbeddedEngine(logs_dir=self._paths.log_dir, state_dir=self._paths.state_dir)
         await self._engine.reap_leftovers()
@@ -212,13 +216,14 @@ class Router:
             log.warning("%s could not be written: %s", self._state.path, error)
 
     def _check_address(self, settings: Settings) -> None:
-        if settings.allow_unauthenticated_lan or is_loopback(settings.host):
+        if settings.allow_unauthenticated_lan or self._keys.any or is_loopback(settings.host):
             return
         raise ConfigError(
             f"The endpoint would be open to the network on {settings.host} without a key: it was not opened.",
             code="unauthenticated_lan",
             param="host",
-            hint="Use host=127.0.0.1, or set allow_unauthenticated_lan=true if that is what you want.",
+            hint="Make one with: lemon-tray key add NAME. Or use host=127.0.0.1, or set "
+            "allow_unauthenticated_lan=true if that is what you want.",
         )
 
     # Changes
@@ -287,7 +292,8 @@ class Router:
     @property
     def bound_hosts(self) -> tuple[str, ...]:
         """Names, besides loopback's, under which the endpoint may be addressed."""
-        return (self._store.settings.host,)
+        settings = self._store.settings
+        return (settings.host, *settings.allowed_hosts)
 
     def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
         """Call back with every new snapshot; the returned function ends that."""
