@@ -14,6 +14,7 @@ from router.errors import ConfigError
 
 APP_NAME: Final = "lemon-tray"
 CONFIG_NAME: Final = "config.json"
+OPTIONS_NAME: Final = "models.json"
 
 
 class Paths(Struct, frozen=True):
@@ -66,6 +67,16 @@ class Paths(Struct, frozen=True):
     def engines_dir(self) -> Path:
         """Builds of the engine that the app has fetched; made when the first one is."""
         return self.models_dir.parent / "engines"
+
+    @property
+    def options_file(self) -> Path:
+        """Options of single models."""
+        return self.config_file.with_name(OPTIONS_NAME)
+
+    @property
+    def headers_dir(self) -> Path:
+        """What the headers of model files say; everything in it can be read again from those files."""
+        return self.cache_dir / "headers"
 
     def ensure(self) -> None:
         """Create what is missing. Folders that can hold private things are closed to other users (0700).

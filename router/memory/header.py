@@ -172,6 +172,8 @@ class ModelHeader(Struct, frozen=True):
         indexer_key_length: elements a token of a further cache that picks tokens; 0 if there is none.
         full_attention_interval: of so many blocks the last has attention, the others recurrent state.
         shard_count: files that the model is made of, by the file's own words.
+        kind: what the file says it is: `model`, `adapter`, `mmproj` and others; "" where it does not.
+        projection_length: elements of what a projector hands to its model; 0 for all else.
     """
 
     architecture: str
@@ -205,6 +207,8 @@ class ModelHeader(Struct, frozen=True):
     indexer_key_length: int = 0
     full_attention_interval: int = 0
     shard_count: int = 1
+    kind: str = ""
+    projection_length: int = 0
 
 
 def read_header(path: Path) -> ModelHeader:
@@ -441,13 +445,16 @@ def _file_head(source: _Source) -> tuple[int, int]:
     return tensor_count, key_count
 
 
+_WANTED_TEXTS: Final = frozenset({"general.architecture", "general.name", "general.type"})
+
+
 def _read_value(source: _Source, metadata: _Metadata, key: str) -> None:
     (kind,) = source.take(_KIND)
     scalar = _SCALARS.get(kind)
     if scalar is not None:
         metadata.scalars[key] = source.take(scalar)[0]
     elif kind == _STRING:
-        if key in ("general.architecture", "general.name"):
+        if key in _WANTED_TEXTS:
             metadata.scalars[key] = source.text()
         else:
             source.skip_string()
@@ -583,7 +590,7 @@ def _header(architecture: str, metadata: _Metadata, tensors: Mapping[str, _Tenso
         by_block_kv = head_counts[:blocks]
     width = embedding // heads if heads else 0
     feed_forward = max(metadata.by_block(f"{architecture}.feed_forward_length", max(blocks, 1), 0))
-    name = metadata.scalars.get("general.name", "")
+    name, kind = (metadata.scalars.get(f"general.{key}", "") for key in ("name", "type"))
     kinds = ("general.file_type", f"{architecture}.pooling_type")
     file_type, pooling = (metadata.integer(key) if key in metadata.scalars else None for key in kinds)
     key_length = number("attention.key_length", width, 1 << 24)
@@ -630,6 +637,8 @@ def _header(architecture: str, metadata: _Metadata, tensors: Mapping[str, _Tenso
         indexer_key_length=hint("attention.indexer.key_length"),
         full_attention_interval=hint("full_attention_interval"),
         shard_count=metadata.hint("split.count", 1),
+        kind=kind if isinstance(kind, str) else "",
+        projection_length=hint("vision.projection_dim") or hint("audio.projection_dim"),
     )
 
 

@@ -20,11 +20,13 @@ from router.memory.header import ModelHeader, read_shards
 log = logging.getLogger(__name__)
 
 #: Changes when a header of the same file would be read differently.
-FORMAT: Final = 1
-MAX_FILES: Final = 2000
+FORMAT: Final = 2
+MAX_FILES: Final = 10_000
 MAX_ENTRY_BYTES: Final = 1 << 20
 _SUFFIX: Final = ".header.json"
 _PREFIX: Final = ".new-"
+#: The folder is looked through for what is too much after so many new files, and after the first.
+_TRIM_EVERY: Final = 64
 
 
 class FileStamp(Struct, frozen=True):
@@ -44,8 +46,8 @@ class _Entry(Struct, frozen=True):
 class HeaderStore:
     """Reads headers through a folder of its own. Every method blocks: call it in a thread; any thread may.
 
-    Nothing in the folder is needed: it may be damaged or deleted at any time. At most `limit` headers are
-    kept, those looked up last.
+    Nothing in the folder is needed: it may be damaged or deleted at any time. About `limit` headers are kept,
+    those looked up last.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class HeaderStore:
         self._folder = folder
         self._read = read
         self._limit = max(limit, 1)
+        self._trim_every = max(min(_TRIM_EVERY, limit // 8), 1)
+        self._saved = 0
         self._known: dict[tuple[FileStamp, ...], ModelHeader] = {}
         self._lock = threading.Lock()
 
@@ -103,7 +107,9 @@ class HeaderStore:
                 with contextlib.suppress(OSError):
                     os.unlink(name)
                 raise
-            self._trim()
+            if self._saved % self._trim_every == 0:
+                self._trim()
+            self._saved += 1
         except OSError as error:
             log.info("Headers are not kept in %s: %s", self._folder, error)
 
