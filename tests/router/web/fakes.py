@@ -12,11 +12,13 @@ import msgspec
 
 from router.catalog.model import EMBEDDING, LLM, RERANKING, Identity, Model
 from router.engines.base import Exit, Worker
-from router.errors import BadRequest, ModelNotFound, NotFound
+from router.errors import ModelNotFound, NotFound
 from router.policy.document import Policy, Rule
+from router.settings import schema
 from router.settings.schema import Settings
 from router.snapshot import FeedEntry, PoolView, Snapshot, Status
 from router.web.app import Endpoint
+from router.web.keys import Keys
 from router.web.options import WebOptions
 
 SAFETY_S = 20.0
@@ -278,10 +280,7 @@ class FakeApi:
         return lease
 
     async def set_settings(self, changes: Mapping[str, Any]) -> int:
-        for key in changes:
-            if key not in Settings.__struct_fields__:
-                raise BadRequest(f"There is no setting {key}.", param=key)
-        self.settings = msgspec.structs.replace(self.settings, **changes)
+        self.settings = schema.apply(self.settings, changes)
         self.publish(msgspec.structs.replace(self._snapshot, generation=self._snapshot.generation + 1))
         return self._snapshot.generation
 
@@ -328,6 +327,19 @@ class FakeApi:
         self.calls.append(("pull",))
         self.pulling.set()
         return self.pull
+
+    async def refresh_engines(self) -> None:
+        self.calls.append(("refresh_engines",))
+
+    async def get_engine(self, id: str | None) -> Awaitable[None]:
+        self.calls.append(("get_engine", id))
+        return self.pull
+
+    async def use_engine(self, id: str) -> None:
+        raise NotFound(f"There is no engine {id}.", param="id")
+
+    async def remove_engine(self, id: str) -> None:
+        raise NotFound(f"There is no build {id}.", param="id")
 
     def simulate(self, change: Mapping[str, Any]) -> dict[str, Any]:
         if not self.simulates:
@@ -475,11 +487,13 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def site(script: Script, options: WebOptions = OPTIONS) -> AsyncIterator[Site]:
+async def site(
+    script: Script, options: WebOptions = OPTIONS, *, host: str = "127.0.0.1", keys: Keys | None = None
+) -> AsyncIterator[Site]:
     async with FakeWorker(script) as worker:
         api = FakeApi(worker)
-        endpoint = Endpoint(api, options)
-        await endpoint.start("127.0.0.1", 0)
+        endpoint = Endpoint(api, options, keys)
+        await endpoint.start(host, 0)
         try:
             yield Site(api, endpoint, worker)
         finally:
