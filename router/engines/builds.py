@@ -416,9 +416,16 @@ class Builds:
     def _settle(self, build: Build, new: Path, archives: Sequence[Path]) -> None:
         """Give it its name."""
         _write_manifest(new / build.id, build)
-        self._set_aside(build.id)
-        os.replace(new / build.id, self._folder / build.id)
+        aside = self._set_aside(build.id)
+        try:
+            os.replace(new / build.id, self._folder / build.id)
+        except OSError:
+            if aside is not None:
+                os.replace(aside / build.id, self._folder / build.id)
+            raise
         sync_folder(self._folder)
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
         for archive in archives:
             archive.unlink(missing_ok=True)
 
