@@ -13,7 +13,7 @@ import msgspec
 from router.catalog.model import EMBEDDING, LLM, RERANKING, Identity, Model
 from router.engines.base import Exit, Worker
 from router.errors import ModelNotFound, NotFound
-from router.policy.document import Policy, Rule
+from router.policy.document import Keywords, Policy, Rule
 from router.settings import schema
 from router.settings.schema import Settings
 from router.snapshot import FeedEntry, PoolView, Snapshot, Status
@@ -35,7 +35,7 @@ def policy(name: str = "auto", **more: Any) -> Policy:
         "components": ("alpha", "beta"),
         "candidates": ("alpha", "beta"),
         "default_model": "alpha",
-        "rules": (Rule("code", ("python",), "beta"),),
+        "rules": (Rule("code", Keywords(("python",)), "beta"),),
     }
     return Policy(name, **{**given, **more})
 

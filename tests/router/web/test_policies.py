@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from router.policy.document import Rule
+from router.policy.document import Keywords, Rule
 from tests.router.web.fakes import CHAT, Peer, chat, data_of, events_of, policy, reply, site
 
 
@@ -87,7 +87,7 @@ async def test_a_request_without_a_policy_keeps_its_bytes() -> None:
 
 async def test_a_candidate_that_is_gone_is_a_404_that_names_the_policy() -> None:
     async with site(reply) as s:
-        s.api.policies["auto"] = policy(rules=(Rule("gone", ("hello",), "gamma"),))
+        s.api.policies["auto"] = policy(rules=(Rule("gone", Keywords(("hello",)), "gamma"),))
         answer = await s.ask("POST", CHAT, chat(model="auto"))
         assert answer.status == 404
         assert "auto" in answer.error["message"]
