@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from PySide6.QtCore import QObject, Signal
@@ -36,6 +36,7 @@ class Actions(QObject):
         self._given_up: set[str] = set()
         self._closed = False
         self.edits = Edits()
+        self.shows_refusals: Callable[[], bool] = lambda: False  # a window shows each in its own row
 
     def run(self, command: Command) -> bool:
         """Do what the router can do; False for a command that is the app's own business."""
@@ -108,7 +109,7 @@ class Actions(QObject):
         log.warning("%s was not changed: %s", key, reason)
         self.edits.refused(key, ticket, reason)
         self.edited.emit()
-        if key not in CONTROLS:  # those show the reason in their own row
+        if key not in CONTROLS and not self.shows_refusals():  # those show the reason in their own row
             title = translate("Actions", "{key} was not changed").format(key=plain(key, 30))
             self.failed.emit(fault_banner(f"set:{key}", title, reason))
 

@@ -15,16 +15,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final
 
-from PySide6.QtCore import QCoreApplication, QObject, QPoint, QTimer
-from PySide6.QtGui import QGuiApplication, QSessionManager
+from PySide6.QtCore import QCoreApplication, QObject, QPoint, QTimer, QUrl
+from PySide6.QtGui import QDesktopServices, QGuiApplication, QSessionManager
 from PySide6.QtWidgets import QApplication, QFileDialog
 from qasync import QEventLoop
 
 from lemon_tray.actions import Actions, fault_banner, said
+from lemon_tray.autostart import Autostart, for_this_system, turn
 from lemon_tray.bridge import Bridge
 from lemon_tray.display import is_composited
 from lemon_tray.door import Door
@@ -41,6 +42,7 @@ from lemon_tray.single_instance import Bell, bell_name
 from lemon_tray.theme import Look
 from lemon_tray.tray import Tray
 from lemon_tray.view import Banner, Command, Kind, Mark, Option, PanelView
+from lemon_tray.window_set import SETTINGS, WindowSet
 from lemon_tray.words import translate, use_translator
 from router.errors import RouterError
 from router.instance import InstanceLock
@@ -53,6 +55,7 @@ log = logging.getLogger(__name__)
 
 STOP_S: Final = 8.0
 EXIT_S: Final = 10.0
+MODELS_DIRS: Final = "models_dirs"
 OPEN_AFTER_MS: Final = 300
 SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
@@ -161,6 +164,7 @@ class Shell(QObject):
         stop: asyncio.Event,
         *,
         make_router: Callable[[Paths, Options], Router] | None = None,
+        autostart: Autostart | None = None,
     ) -> None:
         super().__init__()
         self._app = app
@@ -180,11 +184,15 @@ class Shell(QObject):
         self._banner_index = 0
         self._phase = ""
         self._dialog: QFileDialog | None = None
+        self._folder_key = MODELS_DIRS
         self._closing = False
+        self._chores: set[asyncio.Task[None]] = set()
+        self._autostart = autostart or for_this_system()
         self.view: PanelView | None = None
         self.look = Look.of_system()
         self.actions = Actions(self._router, loop, self)
         self.actions.edited.connect(self._show)
+        self.actions.shows_refusals = lambda: self.windows.is_visible(SETTINGS)
         self.actions.failed.connect(self._show_fault)
         self.menu = TrayMenu(self.actions.edits, self)
         self.menu.asked.connect(self.do)
@@ -195,6 +203,9 @@ class Shell(QObject):
             rounded=_has_compositor(),
         )
         self.panel.asked.connect(self.do)
+        self.windows = WindowSet(self.look, self.actions.edits, paths, self)
+        self.windows.asked.connect(self.do)
+        self.windows.opened.connect(self._window_opened)
         self.notices = Notices(self._is_banner_shown, self)
         self.notices.told.connect(lambda id: self.actions.run(Command(Kind.TELL_NOTICE, id)))
         self.panel.banner.painted.connect(self.notices.painted)
@@ -219,6 +230,7 @@ class Shell(QObject):
         self._connect()
         self.tray.start()
         self._begin()
+        self._chore(self._look_at_autostart())
         if not self._options.hidden:
             # An XEmbed icon takes a moment to arrive at its place, where the panel is to stand.
             QTimer.singleShot(OPEN_AFTER_MS, self, self._open)
@@ -252,6 +264,7 @@ class Shell(QObject):
             return
         self._phase = ""
         self._fault = None
+        self.windows.router_started(self._router.snapshot.settings)
         endpoint = base_url(self._router.endpoint)
         self._lock.set_endpoint(endpoint)
         self._show()
@@ -290,6 +303,7 @@ class Shell(QObject):
         self._closing = True
         self._app.commitDataRequest.disconnect(self._session_ends)
         self.panel.hide()
+        self.windows.close()
         self.tray.stop()
         self.bell.close()
         if self._bridge is not None:
@@ -300,6 +314,8 @@ class Shell(QObject):
                     self._starting.cancel()
                     await asyncio.wait((self._starting,))
                 await self.actions.close()
+                if self._chores:
+                    await asyncio.wait(self._chores)
                 await self._router.stop()
         except TimeoutError:
             log.error("The router did not stop in %.0f s.", STOP_S)
@@ -336,6 +352,7 @@ class Shell(QObject):
         self.tray.show_view(self.view)
         self.menu.show_view(self.view)
         self.panel.show_view(self.view)
+        self.windows.show_snapshot(self._router.snapshot)
 
     def _show_fault(self, fault: Banner) -> None:
         self._fault = fault
@@ -355,6 +372,7 @@ class Shell(QObject):
     def _restyle(self) -> None:
         self.look.follow_system()
         self.panel.restyle()
+        self.windows.restyle()
 
     # Tray or no tray
 
@@ -404,7 +422,16 @@ class Shell(QObject):
             case Kind.COPY:
                 self._copy(command)
             case Kind.ADD_FOLDER:
-                self._ask_folder()
+                self._ask_folder(command.target or MODELS_DIRS)
+            case Kind.OPEN_WINDOW:
+                self.windows.open(command.target)
+            case Kind.OPEN_FILE:
+                self._open_file(command.target)
+            case Kind.START_AT_LOGIN:
+                self._chore(self._turn_autostart(bool(command.value)))
+            case Kind.RESTART:
+                if self._starting is None or self._starting.done():
+                    self._starting = self._loop.create_task(self._restart_router(), name="restart")
             case Kind.DISMISS:
                 self._dismissed.add(command.target)
                 if self._fault is not None and self._fault.id == command.target:
@@ -432,7 +459,41 @@ class Shell(QObject):
             case _:
                 clipboard.setText(str(command.value))
 
-    def _ask_folder(self) -> None:
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _look_at_autostart(self) -> None:
+        try:
+            on = await asyncio.to_thread(self._autostart.is_on)
+        except OSError as error:
+            log.warning("Whether the app starts at login cannot be told: %s", error)
+            return
+        self._tell_autostart(on)
+
+    async def _turn_autostart(self, on: bool) -> None:
+        try:
+            await asyncio.to_thread(turn, self._autostart, on)
+        except RouterError as error:
+            self._show_fault(fault_banner("login", translate("App", "Login start not changed"), said(error)))
+        await self._look_at_autostart()
+
+    def _tell_autostart(self, on: bool) -> None:
+        if not self._closing:
+            self.menu.show_autostart(on)
+            self.windows.tell_autostart(on)
+
+    def _window_opened(self, name: str) -> None:
+        if name == SETTINGS:  # somebody else may have changed it meanwhile
+            self._chore(self._look_at_autostart())
+
+    def _open_file(self, name: str) -> None:
+        places = {"settings": self._paths.config_file, "logs": self._paths.log_dir}
+        QDesktopServices.openUrl(QUrl.fromLocalFile(str(places[name])))
+
+    def _ask_folder(self, key: str) -> None:
+        self._folder_key = key
         if self._dialog is not None:
             self._dialog.raise_()
             self._dialog.activateWindow()
@@ -453,9 +514,9 @@ class Shell(QObject):
             self._dialog = None
 
     def _add_folder(self, folder: str) -> None:
-        known = [str(path) for path in self._router.snapshot.settings.get("models_dirs", ())]
+        known = [str(path) for path in self._router.snapshot.settings.get(self._folder_key, ())]
         if folder and folder not in known:
-            self.do(Command(Kind.SET, "models_dirs", [*known, folder]))
+            self.do(Command(Kind.SET, self._folder_key, [*known, folder]))
 
 
 def _make_router(paths: Paths, options: Options) -> Router:

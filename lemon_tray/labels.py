@@ -13,11 +13,15 @@ from lemon_tray.theme import Look, Role
 
 
 class Run(Struct, frozen=True):
-    """A stretch of text in one style. `colour` is a token name; None: the text's own."""
+    """A stretch of text in one style. `colour` is a token name; None: the text's own.
+
+    A `marked` one stands on a ground of its own, as what a search has found.
+    """
 
     text: str
     role: Role | None = None
     colour: str | None = None
+    marked: bool = False
 
 
 def runs_of(text: str, mono: Role = Role.KEY) -> list[Run]:
@@ -95,6 +99,12 @@ class Text(QLabel):
         lines = max(1, self._laid_out(width).lineCount()) if self._wrap else 1
         return lines * self.line_height()
 
+    def hasHeightForWidth(self) -> bool:
+        return self._wrap
+
+    def heightForWidth(self, width: int) -> int:
+        return self.height_for(width)
+
     def sizeHint(self) -> QSize:
         return QSize(self.natural_width(), self.line_height())
 
@@ -115,6 +125,9 @@ class Text(QLabel):
             if run.role is not None:
                 style.setFont(self.look.font(run.role))
             style.setForeground(self.look.colour(run.colour or self._colour))
+            if run.marked:
+                style.setBackground(self.look.colour("lemon"))
+                style.setForeground(self.look.colour("on_lemon"))
             piece.format = style
             formats.append(piece)
             start += length

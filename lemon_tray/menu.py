@@ -167,6 +167,16 @@ class TrayMenu(QObject):
         self.feed = QMenu(translate("Menu", "Recent decisions"), menu)
         menu.addMenu(self.feed)
         self.feed_lines = _Lines(self.feed)
+
+        menu.addSeparator()
+        self.windows = {
+            name: self._add(text, Command(Kind.OPEN_WINDOW, name))
+            for name, text in (("settings", translate("Menu", "Settings…")),)
+        }
+        self.at_login = menu.addAction(translate("Menu", "Start at login"))
+        self.at_login.setCheckable(True)
+        self.at_login.setEnabled(False)
+        self.at_login.triggered.connect(lambda on: self.asked.emit(Command(Kind.START_AT_LOGIN, value=on)))
         menu.addSeparator()
         self.quit = self._add(translate("Menu", "Quit Lemon Tray"), Command(Kind.QUIT))
 
@@ -191,6 +201,11 @@ class TrayMenu(QObject):
     def _catch_up(self) -> None:
         if self._view is not None:
             self.show_view(self._view)
+
+    def show_autostart(self, on: bool) -> None:
+        """Check the entry if the app starts at login; until this is known it cannot be used."""
+        self.at_login.setEnabled(True)
+        self.at_login.setChecked(on)
 
     def show_view(self, view: PanelView) -> None:
         """Bring all texts, checks and rows up to date."""

@@ -218,6 +218,13 @@ _STRAIGHT: Final[dict[str, tuple[_Stroke, ...]]] = {
     "folder": (
         ((1.75, 12.75), (1.75, 3.5), (6, 3.5), (7.75, 5.5), (14.25, 5.5), (14.25, 12.75), (1.75, 12.75)),
     ),
+    "bolt": (((9, 1.75), (3.75, 9.25), (7.75, 9.25), (7, 14.25), (12.25, 6.75), (8.25, 6.75), (9, 1.75)),),
+    "cross": (((4, 4), (12, 12)), ((12, 4), (4, 12))),
+    "cube": (
+        ((8, 1.75), (13.5, 4.9), (13.5, 11.1), (8, 14.25), (2.5, 11.1), (2.5, 4.9), (8, 1.75)),
+        ((2.5, 4.9), (8, 8), (13.5, 4.9)),
+        ((8, 8), (8, 14.25)),
+    ),
     "menu": (((2.5, 4.5), (13.5, 4.5)), ((2.5, 8), (13.5, 8)), ((2.5, 11.5), (13.5, 11.5))),
 }
 
@@ -263,11 +270,57 @@ def _error(p: QPainterPath) -> None:
     _strokes(p, (*corners, corners[0]), ((5.9, 5.9), (10.1, 10.1)), ((10.1, 5.9), (5.9, 10.1)))
 
 
+def _search(p: QPainterPath) -> None:
+    p.addEllipse(QPointF(6.9, 6.9), 4.4, 4.4)
+    _strokes(p, ((10.2, 10.2), (13.75, 13.75)))
+
+
+def _clock(p: QPainterPath) -> None:
+    p.addEllipse(QPointF(8, 8), 6, 6)
+    _strokes(p, ((8, 4.5), (8, 8), (10.5, 9.5)))
+
+
+def _power(p: QPainterPath) -> None:
+    circle = QRectF(2.75, 3.25, 10.5, 10.5)
+    p.arcMoveTo(circle, 125)
+    p.arcTo(circle, 125, 290)
+    _strokes(p, ((8, 1.75), (8, 7.5)))
+
+
+def _undo(p: QPainterPath) -> None:
+    _strokes(p, ((5.75, 2.75), (2.75, 5.75), (5.75, 8.75)))
+    p.moveTo(2.75, 5.75)
+    p.lineTo(9.75, 5.75)
+    p.cubicTo(14.4, 5.75, 14.4, 12.75, 9.75, 12.75)
+    p.lineTo(6.5, 12.75)
+
+
+def _lock(p: QPainterPath) -> None:
+    p.addRoundedRect(QRectF(3.25, 7, 9.5, 6.75), 1.25, 1.25)
+    p.moveTo(5.25, 7)
+    p.lineTo(5.25, 5)
+    p.cubicTo(5.25, 1.5, 10.75, 1.5, 10.75, 5)
+    p.lineTo(10.75, 7)
+
+
+def _sliders(p: QPainterPath) -> None:
+    _strokes(p, ((1.75, 4.75), (8.75, 4.75)), ((12.75, 4.75), (14.25, 4.75)))
+    _strokes(p, ((1.75, 11.25), (3.25, 11.25)), ((7.25, 11.25), (14.25, 11.25)))
+    p.addEllipse(QPointF(10.75, 4.75), 2, 2)
+    p.addEllipse(QPointF(5.25, 11.25), 2, 2)
+
+
 _CURVED: Final[dict[str, Callable[[QPainterPath], None]]] = {
     "copy": _copy,
     "infinity": _infinity,
     "info": _info,
     "error": _error,
+    "search": _search,
+    "clock": _clock,
+    "power": _power,
+    "undo": _undo,
+    "lock": _lock,
+    "sliders": _sliders,
 }
 _PATHS: dict[str, QPainterPath] = {}
 

@@ -61,6 +61,8 @@ class Tokens(Struct, frozen=True):
     knob_on: str
     warning: StateColours
     error: StateColours
+    good: StateColours
+    info: StateColours
     others: str
     segments: tuple[str, ...]
     pattern_ink: str
@@ -85,6 +87,8 @@ LIGHT: Final = Tokens(
     knob_on="#FFD93B",
     warning=StateColours("#FFF3D1", "#B87900", "#8A4B00"),
     error=StateColours("#FDEBE8", "#C4362B", "#A51C14"),
+    good=StateColours("#E6F3E8", "#1F6B3A", "#1F6B3A"),
+    info=StateColours("#E8EFFA", "#244F91", "#244F91"),
     others="#80827A",
     segments=("#3B82C8", "#0F6461", "#9C5100", "#6C1834", "#6E3FA6", "#8A7A00"),
     pattern_ink="#FFFFFF",
@@ -109,6 +113,8 @@ DARK: Final = Tokens(
     knob_on="#1E1F1A",
     warning=StateColours("#3A2E12", "#C98F1E", "#FFC55C"),
     error=StateColours("#331F1D", "#C25C51", "#FF9A8F"),
+    good=StateColours("#1F3526", "#86D79B", "#86D79B"),
+    info=StateColours("#202F47", "#9CC1FF", "#9CC1FF"),
     others="#8A8C82",
     segments=("#6894FF", "#74F0C4", "#C57A12", "#DDACC6", "#9A64C2", "#9DC23A"),
     pattern_ink="#141512",
@@ -143,6 +149,8 @@ def high_contrast(palette: QPalette) -> Tokens:
         knob_on=bg,
         warning=state,
         error=state,
+        good=state,
+        info=state,
         others=ink,
         segments=(ink,) * len(LIGHT.segments),
         pattern_ink=bg,

@@ -17,7 +17,9 @@ from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
 from lemon_tray.app import Shell
+from lemon_tray.autostart import DesktopEntry
 from lemon_tray.options import Options, parse
+from lemon_tray.settings_window import SettingsWindow
 from lemon_tray.tray import Tray
 from lemon_tray.view import BannerKind, Command, Kind
 from router.errors import InstanceError, RouterError
@@ -70,6 +72,7 @@ class Stage:
             parse(arguments),
             self.stop,
             make_router=self.make,  # type: ignore[arg-type]  # it is router enough
+            autostart=DesktopEntry(root / "autostart", ("lemon-tray",)),
         )
 
     def make(self, _paths: Paths, _options: Options) -> FakeRouter:
@@ -525,3 +528,55 @@ def test_a_notices_button_tells_it_and_does_what_it_says(
             await stage.close()
 
     qloop(story())
+
+
+def test_starting_at_login_is_switched_in_the_menu_and_in_the_settings(
+    qloop: Run, qapp: QApplication, tmp_path: Path
+) -> None:
+    async def flow() -> None:
+        stage = Stage(qapp, tmp_path, "--hidden")
+        stage.shell.start()
+        entry = tmp_path / "autostart" / "lemon-tray.desktop"
+        await until(stage.shell.menu.at_login.isEnabled)
+        stage.shell.menu.at_login.trigger()
+        await until(entry.exists)
+        stage.shell.do(Command(Kind.OPEN_WINDOW, "settings"))
+        window = stage.shell.windows.get("settings")
+        assert isinstance(window, SettingsWindow)
+        await until(lambda: window.starts_at_login is True)
+        switch = window.body.rows["start_at_login"].editor.switch  # type: ignore[attr-defined]
+        assert switch.isChecked()
+        switch.click()
+        await until(lambda: not entry.exists() and not stage.shell.menu.at_login.isChecked())
+        await stage.close()
+
+    qloop(flow())
+
+
+def test_a_login_entry_that_cannot_be_written_is_told(qloop: Run, qapp: QApplication, tmp_path: Path) -> None:
+    async def flow() -> None:
+        stage = Stage(qapp, tmp_path, "--hidden")
+        (tmp_path / "autostart").write_text("in the way")
+        stage.shell.start()
+        await until(stage.shell.menu.at_login.isEnabled)
+        stage.shell.menu.at_login.trigger()
+        await until(lambda: stage.shell.view.banner.title == "Login start not changed")  # type: ignore[union-attr]
+        await until(lambda: not stage.shell.menu.at_login.isChecked())
+        await stage.close()
+
+    qloop(flow())
+
+
+def test_the_router_starts_again_for_a_change_that_waits(
+    qloop: Run, qapp: QApplication, tmp_path: Path
+) -> None:
+    async def flow() -> None:
+        stage = Stage(qapp, tmp_path, "--hidden")
+        stage.shell.start()
+        await until(lambda: stage.shell.view is not None and bool(stage.shell.view.head.endpoint))
+        stage.shell.do(Command(Kind.RESTART))
+        await until(lambda: len(stage.routers) == 2 and bool(stage.routers[1].calls))
+        assert stage.routers[0].calls == ["start", "stop"]
+        await stage.close()
+
+    qloop(flow())

@@ -78,6 +78,9 @@ def test_all_of_it(menu: TrayMenu) -> None:
         "Copy curl command",
         "Recent decisions >",
         "-",
+        "Settings…",
+        "(Start at login)",
+        "-",
         "Quit Lemon Tray",
     ]
     assert texts(menu.models) == [
@@ -161,6 +164,20 @@ def test_each_row_asks_for_what_it_says(menu: TrayMenu) -> None:
         Command(Kind.ADD_FOLDER),
         Command(Kind.QUIT),
         Command(Kind.UNLOAD, "Gemma-3-4B"),
+    ]
+
+
+def test_start_at_login_is_checked_once_it_is_known(menu: TrayMenu) -> None:
+    asked: list[Command] = []
+    menu.asked.connect(asked.append)
+    menu.show_view(view_of(canned.loading()))
+    menu.show_autostart(True)
+    assert "[x] Start at login" in texts(menu.menu)
+    menu.at_login.trigger()
+    menu.windows["settings"].trigger()
+    assert asked == [
+        Command(Kind.START_AT_LOGIN, "", False),
+        Command(Kind.OPEN_WINDOW, "settings"),
     ]
 
 

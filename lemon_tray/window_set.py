@@ -1,0 +1,103 @@
+"""The app's ordinary windows: made when they are first opened, fed with snapshots, styled together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from PySide6.QtCore import QObject, Signal
+
+from lemon_tray.edits import Edits
+from lemon_tray.settings_window import SettingsWindow
+from lemon_tray.theme import Look
+from lemon_tray.windows import AppWindow
+from router.paths import Paths
+from router.snapshot import Snapshot
+
+SETTINGS: Final = "settings"
+
+
+class WindowSet(QObject):
+    """All windows but the panel, by name."""
+
+    asked = Signal(object)
+    opened = Signal(str)
+
+    def __init__(self, look: Look, edits: Edits, paths: Paths, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._look = look
+        self._edits = edits
+        self._paths = paths
+        self._snapshot: Snapshot | None = None
+        self._windows: dict[str, AppWindow] = {}
+        self._at_start: Mapping[str, Any] = {}
+        self._starts_at_login: bool | None = None
+        self._makers: dict[str, Callable[[], AppWindow]] = {
+            SETTINGS: lambda: SettingsWindow(look, edits),
+        }
+
+    def open(self, name: str) -> None:
+        """Show the window of that name, or bring it to the front.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = self._makers[name]()
+            window.asked.connect(self.asked)
+            self._prime(window)
+        if self._snapshot is not None:
+            window.snapshot = self._snapshot
+        window.open()
+        self.opened.emit(name)
+
+    def _prime(self, window: AppWindow) -> None:
+        if isinstance(window, SettingsWindow):
+            window.at_start = self._at_start
+            window.starts_at_login = self._starts_at_login
+
+    def get(self, name: str) -> AppWindow | None:
+        """The window of that name if it has been opened once."""
+        return self._windows.get(name)
+
+    def is_visible(self, name: str) -> bool:
+        window = self._windows.get(name)
+        return window is not None and window.isVisible()
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        for window in self._windows.values():
+            window.show_snapshot(snapshot)
+
+    def refresh(self) -> None:
+        """Show again what is known: a setting has been asked for, or refused."""
+        for window in self._windows.values():
+            if window.isVisible():
+                window.refresh()
+
+    def router_started(self, settings: Mapping[str, Any]) -> None:
+        """The router runs with these settings: what differs from them later may wait for a restart."""
+        self._at_start = dict(settings)
+        self._prime_all()
+
+    def tell_autostart(self, on: bool | None) -> None:
+        """Whether the app starts at login; None where there is no such thing."""
+        self._starts_at_login = on
+        self._prime_all()
+
+    def _prime_all(self) -> None:
+        for window in self._windows.values():
+            self._prime(window)
+        self.refresh()
+
+    def restyle(self) -> None:
+        for window in self._windows.values():
+            window.restyle()
+
+    def close(self) -> None:
+        """Take all windows away."""
+        for window in self._windows.values():
+            window.hide()
+            window.deleteLater()
+        self._windows.clear()
