@@ -59,7 +59,7 @@ class Actions(QObject):
                 self._start(self._get_demo())
             case Kind.CANCEL_DOWNLOAD:
                 self._start(self._cancel_download(command.target))
-            case Kind.GET_ENGINE | Kind.USE_ENGINE | Kind.REMOVE_ENGINE:
+            case Kind.REFRESH_ENGINES | Kind.GET_ENGINE | Kind.USE_ENGINE | Kind.REMOVE_ENGINE:
                 self._start(self._engine(command.kind, command.target))
             case Kind.ENABLE_POLICY:
                 self._start(self._enable_policy(command.target, bool(command.value)))
@@ -157,6 +157,7 @@ class Actions(QObject):
     async def _engine(self, kind: Kind, engine: str) -> None:
         door = self._door
         titles = {
+            Kind.REFRESH_ENGINES: translate("Actions", "Builds could not be looked up"),
             Kind.GET_ENGINE: translate("Actions", "The engine did not arrive"),
             Kind.USE_ENGINE: translate("Actions", "The engine was not changed"),
             Kind.REMOVE_ENGINE: translate("Actions", "The engine was not removed"),
@@ -164,7 +165,9 @@ class Actions(QObject):
         try:
             if not isinstance(door, EngineDoor):
                 raise RouterError("This router has only the engine that it came with.")
-            if kind is Kind.GET_ENGINE:
+            if kind is Kind.REFRESH_ENGINES:
+                await door.refresh_engines()
+            elif kind is Kind.GET_ENGINE:
                 await (await door.get_engine(engine or None))
             elif kind is Kind.USE_ENGINE:
                 await door.use_engine(engine)

@@ -80,6 +80,13 @@ class Door(Protocol):
 class EngineDoor(Protocol):
     """A door through which engines can be had, chosen and removed too."""
 
+    async def refresh_engines(self) -> None:
+        """Ask which builds there are; the snapshot shows them.
+
+        Raises:
+            RouterError: the place of releases does not answer.
+        """
+
     async def get_engine(self, id: str | None) -> Awaitable[None]:
         """Start fetching a build; None: the one that suits this machine. Await the result for its end.
 

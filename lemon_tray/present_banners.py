@@ -7,7 +7,7 @@ from typing import Final
 
 from lemon_tray.names import download_progress, plain
 from lemon_tray.present_devices import HOST, device_title, usable_devices
-from lemon_tray.present_engines import DOWNLOAD_FAILED, DOWNLOAD_OVER, engine_banners, engine_downloads
+from lemon_tray.present_engines import DOWNLOAD_FAILED, DOWNLOAD_OVER, engine_banners, is_engine_download
 from lemon_tray.present_pool import unknown_candidates
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
@@ -48,8 +48,7 @@ def present_banners(
             _plain_banner("unresolved", BannerKind.WARNING, title, plain(". ".join(unknown) + ".", 400))
         )
     if snapshot.scanned and not snapshot.models:
-        engines = engine_downloads(snapshot)
-        found.append(_no_models([d for d in snapshot.downloads if d.name not in engines]))
+        found.append(_no_models([d for d in snapshot.downloads if not is_engine_download(d)]))
     found.extend(engine_banners(snapshot))
     return sorted(found, key=lambda b: _ORDER.index(b.kind))  # stable: the order above holds within a kind
 

@@ -19,6 +19,9 @@ OFFER: Final = "offer"
 ENGINE: Final = "engine:"
 """How the ids of banners begin that say that a card is not used."""
 
+GPU_BUILD: Final = "GPU build"
+"""How the downloads of engines are called: alone for the best one, else with the one that was asked for."""
+
 DOWNLOAD_OVER: Final = frozenset({"done", "cancelled"})
 DOWNLOAD_FAILED: Final = "failed"
 
@@ -36,18 +39,26 @@ class EngineRow(Struct, frozen=True):
     progress: Progress | None = None
 
 
+def is_engine_download(download: DownloadView) -> bool:
+    """It brings an engine rather than a model."""
+    return download.name == GPU_BUILD or download.name.startswith(f"{GPU_BUILD} ")
+
+
 def engine_download(snapshot: Snapshot, engine: EngineView) -> DownloadView | None:
-    """The download that brings this engine, if there is or was one."""
-    return next((d for d in snapshot.downloads if d.name in (engine.id, engine.title)), None)
+    """The download that brings this very engine, if there is or was one."""
+    names = (f"{GPU_BUILD} {engine.id}", *(f"{GPU_BUILD} {backend}" for backend in engine.backends))
+    return next((d for d in snapshot.downloads if d.name in names), None)
+
+
+def any_download(snapshot: Snapshot) -> DownloadView | None:
+    """The download of an engine: the one under way, else the last one that failed."""
+    found = [d for d in snapshot.downloads if is_engine_download(d)]
+    running = next((d for d in found if _is_running(d)), None)
+    return running or next((d for d in reversed(found) if d.state == DOWNLOAD_FAILED), None)
 
 
 def _is_running(download: DownloadView | None) -> bool:
     return download is not None and download.state not in (*DOWNLOAD_OVER, DOWNLOAD_FAILED)
-
-
-def engine_downloads(snapshot: Snapshot) -> frozenset[str]:
-    """The names of all downloads that bring an engine rather than a model."""
-    return frozenset(n for e in snapshot.engines for n in (e.id, e.title))
 
 
 def _size(count: int) -> str:
@@ -65,15 +76,15 @@ def engine_banners(snapshot: Snapshot) -> list[Banner]:
     cards = idle_cards(snapshot)
     if snapshot.simulated or not cards or any(d.kind != HOST for d in usable_devices(snapshot)):
         return found
+    if not snapshot.engines or any(e.kind != EMBEDDED and e.in_use and e.problem for e in snapshot.engines):
+        return found  # not looked at yet, or it has been said already
     ready = next((e for e in snapshot.engines if e.kind == BUILD and not e.in_use and not e.problem), None)
-    offer = next((e for e in snapshot.engines if e.kind == OFFER), None)
-    if ready is None and offer is None:
-        return found
     names = ", ".join(device_title(d) for d in cards)
     if ready is not None:
         found.append(_unused(names, ready))
-    elif offer is not None:
-        found.append(_offer(names, offer, engine_download(snapshot, offer)))
+    else:
+        offer = next((e for e in snapshot.engines if e.kind == OFFER), None)
+        found.append(_offer(names, offer, any_download(snapshot)))
     return found
 
 
@@ -107,15 +118,15 @@ def _unused(names: str, build: EngineView) -> Banner:
     )
 
 
-def _offer(names: str, offer: EngineView, download: DownloadView | None) -> Banner:
-    key = f"{ENGINE}{offer.id}"
-    title = engine_title(offer)
+def _offer(names: str, offer: EngineView | None, download: DownloadView | None) -> Banner:
+    key = f"{ENGINE}offer"
+    title = engine_title(offer) if offer is not None else translate("Engine", "A GPU build")
     if download is not None and _is_running(download):
         return Banner(
             id=key,
             kind=BannerKind.INFO,
             title=_title(names),
-            text=translate("Engine", "Getting {title}.").format(title=title),
+            text=translate("Engine", "Getting the {build}.").format(build=plain(download.name, 60)),
             progress=download_progress(download),
             options=(
                 Option(
@@ -126,7 +137,7 @@ def _offer(names: str, offer: EngineView, download: DownloadView | None) -> Bann
                 ),
             ),
         )
-    problem = offer.problem or (download.error if download and download.state == DOWNLOAD_FAILED else "")
+    problem = (offer.problem if offer is not None else "") or (download.error if download else "")
     text = translate("Engine", "{title} makes models use the card. It stays within this app.")
     if problem:
         text = translate("Engine", "{title} could not be had: {problem}.")
@@ -139,11 +150,11 @@ def _offer(names: str, offer: EngineView, download: DownloadView | None) -> Bann
             Option(
                 label=translate("Engine", "Try again") if problem else translate("Engine", "Get a GPU build"),
                 menu_label=translate("Engine", "Get a GPU build"),
-                command=Command(Kind.GET_ENGINE, offer.id),
+                command=Command(Kind.GET_ENGINE, offer.id if offer is not None else ""),
                 key=translate("Engine", "An official release"),
                 effect=translate("Engine", "About {size} to fetch").format(size=_size(offer.size))
-                if offer.size
-                else "",
+                if offer is not None and offer.size
+                else translate("Engine", "of llama.cpp"),
                 primary=not problem,
                 glyph="download",
             ),

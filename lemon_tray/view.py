@@ -25,6 +25,7 @@ class Kind(StrEnum):
     GET_DEMO = "get_demo"
     CANCEL_DOWNLOAD = "cancel_download"
     TELL_NOTICE = "tell_notice"
+    REFRESH_ENGINES = "refresh_engines"
     GET_ENGINE = "get_engine"
     USE_ENGINE = "use_engine"
     REMOVE_ENGINE = "remove_engine"

@@ -331,7 +331,7 @@ def engine(**changes: Any) -> Snapshot:
 
 
 def fetching() -> Snapshot:
-    return engine(downloads=(DownloadView(OFFER.id, "running", 118 * MIB, 431 * MIB),))
+    return engine(downloads=(DownloadView(f"GPU build {OFFER.id}", "running", 118 * MIB, 431 * MIB),))
 
 
 STATES = {

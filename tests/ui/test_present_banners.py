@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lemon_tray.present_engines import is_engine_download
 from lemon_tray.view import BannerKind, Command, Kind
 from router.snapshot import DeviceState, DownloadView, NoticeView, Snapshot, Status
 from router.units import NBSP
@@ -194,11 +195,13 @@ def test_a_build_on_its_way_shows_how_far_it_is_and_can_be_cancelled() -> None:
     assert banner is not None
     assert banner.progress is not None
     assert banner.progress.text == f"118 of 431{NBSP}MiB"
-    assert [o.command for o in banner.options] == [Command(Kind.CANCEL_DOWNLOAD, canned.OFFER.id)]
+    assert [o.command for o in banner.options] == [
+        Command(Kind.CANCEL_DOWNLOAD, f"GPU build {canned.OFFER.id}")
+    ]
 
 
 def test_a_build_that_did_not_arrive_says_why() -> None:
-    failed = canned.engine(downloads=(DownloadView(canned.OFFER.id, "failed", 1, 2, "The disk is full."),))
+    failed = canned.engine(downloads=(DownloadView("GPU build", "failed", 1, 2, "The disk is full."),))
     banner = view_of(failed).banner
     assert banner is not None
     assert banner.text == "llama.cpp b6740 for CUDA could not be had: The disk is full."
@@ -229,7 +232,7 @@ def test_an_engine_that_fails_is_an_error_with_the_way_back() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"engines": (canned.EMBEDDED,)},
+        {"engines": ()},
         {"devices": (canned.device(0, "RTX 4090", {}),)},
         {"simulated": True},
     ],
@@ -244,3 +247,18 @@ def test_the_download_of_an_engine_is_no_download_of_a_model() -> None:
     assert first is not None
     assert first.id == "no-models"
     assert first.progress is None
+
+
+def test_a_build_is_offered_before_it_is_known_which_there_are() -> None:
+    banner = view_of(canned.engine(engines=(canned.EMBEDDED,))).banner
+    assert banner is not None
+    assert banner.options[0].command == Command(Kind.GET_ENGINE, "")
+    assert banner.options[0].effect == "of llama.cpp"
+
+
+def test_downloads_of_engines_are_called_as_the_router_calls_them() -> None:
+    from router.engines.builds import download_name
+
+    for wanted in (None, "cuda", canned.OFFER.id):
+        assert is_engine_download(DownloadView(download_name(wanted), "running", 0, None))
+    assert not is_engine_download(DownloadView("GPU builder-7B", "running", 0, None))
