@@ -118,6 +118,13 @@ class Unavailable(RouterError):
     status = 503
 
 
+class InsufficientMemory(RouterError):
+    """A model has no room on its devices, and nobody who could go would make any."""
+
+    code = "insufficient_memory"
+    status = 507
+
+
 class ShuttingDown(Unavailable):
     code = "shutting_down"
 

@@ -38,15 +38,20 @@ class SimulatingEngine:
     ) -> Worker:
         """As the engine within."""
         owner = object()
+        process: int | None = None
+
+        def begun(pid: int) -> None:
+            nonlocal process
+            process = pid
+            launched(pid)
 
         def grow(share: float) -> None:
-            self._devices.allocate(
-                owner, {device: int(size * share) for device, size in spec.booking.items()}
-            )
+            amounts = {device: int(size * share) for device, size in spec.booking.items()}
+            self._devices.allocate(owner, amounts, process)
             progress(share)
 
         try:
-            worker = await self._inner.start(spec, grow, launched)
+            worker = await self._inner.start(spec, grow, begun)
         except BaseException:
             self._devices.free(owner)
             raise

@@ -72,6 +72,36 @@ class Narrator:
             f"Loading {resident.model.name}{self._on(resident)}: needs {gib(needs)}.",
         )
 
+    def proceeding(self, resident: Resident, lacks: Mapping[str, int]) -> None:
+        short = ", ".join(
+            f"{gib(size)} on {self._labels.get(device, device)}" for device, size in lacks.items()
+        )
+        self._tell_of(
+            resident,
+            "proceeds_short",
+            f"Loading {resident.model.name} although {short} are missing: admission=proceed.",
+            severity=Severity.WARNING,
+        )
+
+    def ran_short(self, resident: Resident, error: RouterError) -> None:
+        self._tell_of(
+            resident,
+            "out_of_memory",
+            f"{resident.model.name} ran out of memory{self._on(resident)}; it is tried once more when idle "
+            f"models have left. {error.message}",
+            severity=Severity.WARNING,
+        )
+
+    def outgrown(self, resident: Resident, device: str, held: int, planned: int) -> None:
+        where = self._labels.get(device, device)
+        self._tell(
+            "outgrown",
+            f"{resident.model.name} holds {gib(held)} on {where}; {gib(planned)} were planned.",
+            severity=Severity.WARNING,
+            model=resident.model.name,
+            device=device,
+        )
+
     def ready(self, resident: Resident) -> None:
         self._tell_of(
             resident,

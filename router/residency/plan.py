@@ -14,20 +14,30 @@ A draining resident is not a state that someone set: it is the outcome of this p
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
 
-from router.catalog.options import LoadOptions
-from router.errors import LoadFailed, ModelNotFound, RouterError, ShuttingDown, SlotsPinned, Unavailable
+from msgspec import Struct, structs
+
+from router.catalog.model import Model
+from router.catalog.options import CTX_AUTO, NO_OPTIONS, LoadOptions
+from router.errors import RouterError, ShuttingDown, Unavailable
+from router.residency import refusals
+from router.residency.admission import Ask, Choice, Memory, Outcome, choose, fewest
 from router.residency.desire import Desired
+from router.residency.placement import Placement
 from router.residency.world import (
+    RECOVERY_S,
     Action,
     BeginStandard,
     Drain,
     EndStandard,
     Evict,
-    Failure,
     Grant,
+    Intent,
     Load,
     Plan,
     Refuse,
@@ -52,6 +62,34 @@ def plan(desired: Desired, world: World, now: float) -> Plan:
     return _Planner(desired, world, now).run()
 
 
+class Preview(Struct, frozen=True):
+    """What loading a model would take now, and what would have to happen first. Nothing is done.
+
+    Attributes:
+        placement: where it would go; None if it cannot be laid out.
+        verdict: `fits`, `evicts`, `waits`, `refused` or `loaded`.
+        victims: names of models that would have to go.
+        devices: the table of `refusals.device_table`.
+        reason: why it is refused or waits, or what it would do, in a sentence.
+    """
+
+    placement: Placement | None
+    verdict: str
+    victims: tuple[str, ...]
+    devices: tuple[Mapping[str, Any], ...]
+    reason: str
+
+
+def preview(desired: Desired, world: World, now: float, model: str, options: LoadOptions) -> Preview:
+    """What a request for the model would do at `now`, if it came alone.
+
+    Raises:
+        RouterError: the model cannot be laid out with these options.
+    """
+    waiter = WaiterRow(id=-1, model=model, wants=Wants.LOAD, deadline=now + 1, options=options)
+    return _Planner(desired, structs.replace(world, waiters=(waiter,)), now).preview(waiter)
+
+
 class _Resident:
     """A resident as this plan leaves it."""
 
@@ -70,6 +108,11 @@ class _Resident:
         return self.leases - self.helper_leases
 
     @property
+    def holds(self) -> Mapping[str, int]:
+        """Bytes charged, by device id."""
+        return self.row.bytes
+
+    @property
     def in_pool(self) -> bool:
         """Counts in the standard pool of its type."""
         return self.standard and self.state in (LOADING, READY)
@@ -82,6 +125,14 @@ class _Resident:
     @property
     def is_leaving(self) -> bool:
         return self.holds_slot and (self.state is EVICTING or self.drain is not None)
+
+
+class _Slot(Enum):
+    """Whether a pool has a slot for a load: now, when somebody has gone who goes anyway, or not."""
+
+    OPEN = "open"
+    COMING = "coming"
+    FULL = "full"
 
 
 class _Planner:
@@ -104,6 +155,9 @@ class _Planner:
         self.blocked: dict[str, Wait] = {}
         self.claims: Counter[str] = Counter()
         self.claimed: set[str] = set()
+        self.memory = Memory(world, desired.settings, now)
+        self.intents: dict[str, Intent] = {}
+        self.wants_sample = False
 
     def run(self) -> Plan:
         if self.world.closing:
@@ -124,6 +178,9 @@ class _Planner:
             draining={r.row.id: r.drain for r in self.residents if r.drain and r.state is READY},
             next_deadline=min(self.deadlines, default=None),
             blocked=self.blocked,
+            intents=self.intents,
+            claims=self.memory.claims,
+            wants_sample=self.wants_sample,
         )
 
     # What nothing can help
@@ -138,10 +195,10 @@ class _Planner:
         resident = self._resident_of(waiter.model)
         if resident is None:
             if waiter.model not in self.desired.models:
-                return _gone(waiter)
+                return refusals.gone(waiter)
             failure = self.world.failures.get(waiter.model)
             if failure is not None and failure.until > self.now and waiter.wants is not Wants.LOAD:
-                return _failed_before(waiter.model, failure, self.now)
+                return refusals.failed_before(waiter.model, failure, self.now)
         if waiter.deadline <= self.now and not self._is_admitted(waiter):
             return Unavailable(
                 f"{waiter.model} was not free within the time that a request may wait. Try again later.",
@@ -236,9 +293,10 @@ class _Planner:
     def _serve(self, waiter: WaiterRow, resident: _Resident) -> None:
         model, model_type = resident.row.model, resident.row.type
         if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
-            if resident.drain is None:
+            if resident.drain is None and self._can_reload(waiter, resident):
                 self._let_go(resident, Why.OPTIONS)
-            self._claim(model, model_type, "is reloaded with other options")
+            if waiter.id in self.waiting:
+                self._claim(model, model_type, "is reloaded with other options")
             return
         if resident.drain is not None and (waiter.wants is not Wants.HELPER or not self._is_helper(resident)):
             self._claim(model, model_type, "unloads first", brief=False)
@@ -254,6 +312,32 @@ class _Planner:
             slots = resident.row.slots
             taken = "its slot is" if slots == 1 else f"all its {slots} slots are"
             self.blocked[model] = Wait(f"{model} has more requests than it can answer: {taken} taken")
+
+    def _can_reload(self, waiter: WaiterRow, resident: _Resident) -> bool:
+        """Whether the model fits with other options, its bytes given back. If not, the waiter is refused and
+        the model stays as it is; while that cannot be told, it stays and the waiter waits."""
+        if self.settings.admission == "proceed":
+            return True
+        if not self.memory.is_fresh:
+            self._await_sample()
+            return False
+        model = self.desired.models[waiter.model]
+        options = self._complete(model, waiter.options)
+        ask = self._asker(model, options)
+        idle, busy, later = self._who_may_go(waiter)
+        others = [r for r in (*idle, *busy, *later) if r is not resident]
+        try:
+            choice = choose(ask, self.memory, [resident], others, ())
+        except RouterError as impossible:
+            self._refuse(waiter, impossible)
+            return False
+        if choice.outcome is not Outcome.NEVER:
+            return True
+        error = refusals.insufficient(
+            model.name, choice.placement, self.memory, self.world, self.settings, given_back=resident.holds
+        )
+        self._refuse(waiter, error)
+        return False
 
     def _join(self, waiter: WaiterRow, resident: _Resident) -> None:
         if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
@@ -272,60 +356,270 @@ class _Planner:
         # A helper needs no slot in the pool; a request for the same model takes one in its own turn.
         standard = waiter.wants is not Wants.HELPER
         if self.world.paused and not any(w.wants is Wants.LOAD for w in group):
-            for member in group:
-                self._refuse(member, _paused(model.name))
+            self._refuse_all(model.name, refusals.paused(model.name))
+            return
+        if standard and self._refuse_if_pinned(model.name, model.type):
             return
         in_flight = sum(r.state is LOADING for r in self.residents)
         if in_flight >= self.settings.max_parallel_loads:
-            if standard and self._refuse_if_pinned(model.name, model.type):
-                return
-            self._claim(model.name, model.type if standard else None, "waits while other models load")
+            if not self._refuse_to_wait(model.name, "other models load"):
+                self._claim(model.name, model.type if standard else None, "waits while other models load")
+            return
+        asked = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
+        options = self._complete(model, asked)
+        if not self.memory.is_fresh:
+            self._await_sample()
+            self._claim(model.name, model.type if standard else None, "waits for a reading of the devices")
+            return
+        try:
+            choice = self._choose(model, options, waiter)
+        except RouterError as error:
+            self._refuse_all(model.name, error)
+            return
+        if choice is None:
             return
         failure = self.world.failures.get(model.name)
         if failure is not None and self.now >= failure.until + FORGIVEN_AFTER_S:
             failure = None
-        if standard and not self._take_slot(model.name, model.type, failure):
+        victims = list(choice.victims)
+        slot = self._slot(model.type, victims) if standard else _Slot.OPEN
+        surplus = None
+        if slot is _Slot.FULL:
+            surplus = self._victim(model.type, besides=victims)
+            if surplus is not None and victims and choice.placement is not None:
+                victims = list(fewest(choice.placement, self.memory, victims, going=[surplus]))
+        # For a model that has failed lately nobody else has to go: one bad file must not cost others their
+        # place again and again. Asking for the load explicitly forgets the failure.
+        if failure is not None and (victims or surplus):
+            self._refuse_all(model.name, refusals.not_worth_a_victim(model.name, failure))
             return
-        options = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
-        self.actions.append(Load(model.name, options, standard))
-        self._add(_loading_row(model.name, model.type, options, standard, self.now))
+        placement = choice.placement
+        busy = next((v for v in victims if v.leases), None)
+        if (busy or choice.outcome is Outcome.LOADING) and self._refuse_to_wait(
+            model.name, f"{busy.row.model} is answering" if busy else "other models load"
+        ):
+            return
+        for victim in victims:
+            if victim.drain is None:
+                self._let_go(victim, Why.MAKE_ROOM, room_for=model.name)
+        if surplus is not None:
+            self._end_standard(surplus, Why.MAKE_ROOM, room_for=model.name)
+        if standard and slot is not _Slot.OPEN:
+            slot = self._slot(model.type, ())
+        if slot is _Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None:
+            self._start(model, asked, options, standard, placement)
+            return
+        self._keep_place(model.name, model.type if standard else None, choice.outcome, victims, surplus)
+        if placement is not None:
+            self.intents[model.name] = Intent(options, placement)
+            self.memory.take(placement, claim=True)
+
+    def _start(
+        self, model: Model, asked: LoadOptions, options: LoadOptions, standard: bool, placement: Placement
+    ) -> None:
+        lacks = {}
+        if self.settings.admission == "proceed":
+            lacks = self.memory.shortages(placement, self.memory.now)
+        self.memory.take(placement, claim=False)
+        self.actions.append(Load(model.name, options, standard, placement, lacks))
+        self._add(_loading_row(model.name, model.type, asked, standard, self.now))
         self.blocked[model.name] = Wait(f"{model.name} is loading")
 
-    def _take_slot(self, model: str, model_type: str, failure: Failure | None = None) -> bool:
-        """Whether the pool has a slot for the model now. If not, see to it that it will, and keep it.
+    def _complete(self, model: Model, asked: LoadOptions) -> LoadOptions:
+        """What was asked for, completed by what was asked for before, and by the model's own options."""
+        return asked.over(self.world.options.get(model.name, NO_OPTIONS)).over(model.options)
 
-        For a model that has failed lately nobody else has to go: one bad file must not cost others their
-        place again and again. Asking for the load explicitly forgets the failure.
+    def preview(self, waiter: WaiterRow) -> Preview:
+        """What the waiter would cause, alone."""
+        model = self.desired.models[waiter.model]
+        options = self._complete(model, waiter.options)
+        resident = self._resident_of(model.name)
+        memory = self.memory
+        if resident is not None and waiter.options.agrees_with(resident.row.options):
+            placement = Placement(resident.holds)
+            devices = refusals.device_table(placement, memory, self.world, self.settings)
+            return Preview(placement, "loaded", (), tuple(devices), f"{model.name} is loaded.")
+        idle, busy, later = self._who_may_go(waiter)
+        if resident is not None:
+            # It would be reloaded: its own bytes come back first.
+            idle = [resident, *(r for r in idle if r is not resident)]
+        choice = choose(self._asker(model, options), memory, idle, busy, later)
+        devices = refusals.device_table(choice.placement, memory, self.world, self.settings)
+        victims = [r for r in choice.victims if r is not resident]
+        if self._slot(model.type, victims) is _Slot.FULL and resident is None:
+            surplus = self._victim(model.type, besides=victims)
+            victims += [surplus] if surplus is not None else []
+        names = tuple(r.row.model for r in victims)
+        if choice.outcome is Outcome.NEVER:
+            error = refusals.insufficient(model.name, choice.placement, memory, self.world, self.settings)
+            return Preview(choice.placement, "refused", (), tuple(devices), error.message)
+        if names:
+            reason = f"{_and(names)} would be unloaded first."
+            return Preview(choice.placement, "evicts", names, tuple(devices), reason)
+        if choice.outcome is Outcome.FITS:
+            return Preview(choice.placement, "fits", (), tuple(devices), f"{model.name} fits.")
+        reason = f"{model.name} {_waits_for(choice.outcome, (), None)[0]}."
+        return Preview(choice.placement, "waits", (), tuple(devices), reason)
+
+    # Memory
+
+    def _choose(self, model: Model, options: LoadOptions, waiter: WaiterRow) -> Choice | None:
+        """Where the model goes and who must go for it. None if its waiters have been refused.
+
+        Raises:
+            RouterError: it cannot be laid out at all.
         """
-        limit = self.desired.limit(model_type)
-        if limit == UNLIMITED or self._occupied(model_type) + self.claims[model_type] < limit:
+        intent = self.world.intents.get(model.name)
+        kept = intent.placement if intent is not None and intent.options == options else None
+        ask = self._asker(model, options)
+        if self.settings.admission == "proceed":
+            best = next(iter(ask(self.memory.now)), None)
+            return Choice(Outcome.FITS, best) if best else Choice(Outcome.NEVER, None)
+        idle, busy, later = self._who_may_go(waiter)
+        memory = self.memory
+        if model.name in self.world.short:
+            return self._choose_after_all(ask, idle, kept)
+        choice = choose(ask, memory, idle, busy, later, kept)
+        if choice.outcome is Outcome.COMING:
+            self._await_sample()
+            self.deadlines += [f.at + RECOVERY_S for f in self.world.freed if f.at + RECOVERY_S > self.now]
+            self.deadlines += [r.row.settles_at for r in self.residents if r.row.settles_at > self.now]
+        if choice.outcome is not Outcome.NEVER:
+            return choice
+        pinned = [r for r in self.residents if r.pinned and not r.row.stuck]
+        blocked_by = choose(ask, memory, idle, busy, [*later, *pinned]) if pinned else choice
+        names = sorted({r.row.model for r in pinned}) if blocked_by.outcome is Outcome.LOADING else []
+        placement = (blocked_by if names else choice).placement
+        error = refusals.insufficient(model.name, placement, memory, self.world, self.settings, names)
+        self._refuse_all(model.name, error)
+        return None
+
+    def _asker(self, model: Model, options: LoadOptions) -> Ask:
+        """Asks for the model's layouts. An automatic context leaves room for its policies' candidates."""
+        ask = functools.partial(self.world.placer.placements, model, options, self.settings)
+        if options.ctx_size != CTX_AUTO:
+            return ask
+        others = {
+            name
+            for p in self.desired.policies
+            if p.enabled and model.name in p.candidates
+            for name in p.candidates
+            if name != model.name and name in self.desired.models and name not in self.by_name
+        }
+
+        def ask_beside(room: Mapping[str, int]) -> Iterable[Placement]:
+            left = dict(room)
+            for name in sorted(others):
+                other = self.desired.models[name]
+                wanted = self._complete(other, NO_OPTIONS)
+                if wanted.ctx_size == CTX_AUTO or other.header is None:
+                    continue
+                first = next(iter(self.world.placer.placements(other, wanted, self.settings, left)), None)
+                for device, size in (first.booking if first else {}).items():
+                    if device in left:
+                        left[device] -= size
+            return ask(left)
+
+        return ask_beside
+
+    def _choose_after_all(
+        self,
+        ask: Ask,
+        idle: Sequence[_Resident],
+        kept: Placement | None,
+    ) -> Choice:
+        """For a model whose worker ran out of memory: everybody idle on its devices goes first."""
+        placement = kept or next(iter(ask(self.memory.now)), None)
+        if placement is None:
+            return Choice(Outcome.NEVER, None)
+        there = [r for r in idle if any(r.holds.get(device, 0) for device in placement.booking)]
+        if there:
+            return Choice(Outcome.VICTIMS, placement, tuple(there))
+        if self.memory.now != self.memory.soon:
+            self._await_sample()
+            going = any(r.state is EVICTING and not r.row.stuck for r in self.residents)
+            recovering = [f.at + RECOVERY_S for f in self.world.freed if f.at + RECOVERY_S > self.now]
+            self.deadlines += recovering
+            if going or recovering:
+                return Choice(Outcome.COMING, placement)
+        return Choice(Outcome.FITS, placement)
+
+    def _who_may_go(self, waiter: WaiterRow) -> tuple[list[_Resident], list[_Resident], list[_Resident]]:
+        """Who holds memory and may go for a load, in order: idle ones, busy ones; and who may later."""
+        spared: Collection[str] = ()
+        if waiter.wants is Wants.HELPER:
+            asking = [p for p in self.desired.policies if p.name == waiter.policy]
+            spared = {name for p in asking for name in p.candidates}
+        idle, busy, later = [], [], []
+        for resident in self.residents:
+            if resident.state is EVICTING or resident.pinned or resident.row.model in spared:
+                continue
+            if self._is_unwanted_load(resident):
+                idle.append(resident)
+            elif resident.state is LOADING or resident.wanted_ahead:
+                later.append(resident)
+            elif resident.leases or resident.drain is not None:
+                busy.append(resident)
+            else:
+                idle.append(resident)
+        idle.sort(key=lambda r: (r.state is READY, not self._is_unwanted(r), r.row.use_order))
+        busy.sort(key=lambda r: (r.drain is None and not r.row.was_draining, r.row.use_order))
+        return idle, busy, later
+
+    def _await_sample(self) -> None:
+        self.wants_sample = True
+
+    def _refuse_to_wait(self, model: str, why: str) -> bool:
+        """With `admission=reject` nobody waits for others to end."""
+        if self.settings.admission != "reject":
+            return False
+        self._refuse_all(model, refusals.rejected(model, why))
+        return True
+
+    def _keep_place(
+        self,
+        model: str,
+        model_type: str | None,
+        outcome: Outcome,
+        victims: Sequence[_Resident],
+        surplus: _Resident | None,
+    ) -> None:
+        """Keep a slot for a load that was not started, and tell what it waits for."""
+        why, brief = _waits_for(outcome, victims, surplus)
+        nobody = not victims and surplus is None
+        if nobody and model_type is not None and self._slot(model_type, ()) is _Slot.COMING:
+            why, brief = "waits for a slot that is being freed", True
+        self._claim(model, model_type, why, brief=brief)
+
+    # Slots
+
+    def _take_slot(self, model: str, model_type: str) -> bool:
+        """Whether the pool has a slot for a model with a process. If not, see to it that it will, and keep
+        it."""
+        if self._slot(model_type, ()) is _Slot.OPEN:
             return True
         if self._refuse_if_pinned(model, model_type):
             return False
-        leaving = sum(r.is_leaving for r in self.by_type[model_type])
-        if limit - (self._occupied(model_type) - leaving) - self.claims[model_type] >= 1:
-            self._claim(model, model_type, "waits for a slot that is being freed")
-            return False
-        if failure is not None:
-            for waiter in self._group(model):
-                self._refuse(waiter, _not_worth_a_victim(model, failure))
-            return False
-        victim = self._victim(model_type)
-        if victim is None:
-            self._claim(model, model_type, "waits for a slot", brief=False)
-            return False
-        self._end_standard(victim, Why.MAKE_ROOM, room_for=model)
-        if self._occupied(model_type) + self.claims[model_type] < limit:
-            return True
-        running = victim.standard_leases
-        if running:
-            requests = f"{running} requests are" if running > 1 else "1 request is"
-            self._claim(
-                model, model_type, f"waits for {victim.row.model}: {requests} still running", brief=False
-            )
-        else:
-            self._claim(model, model_type, f"waits for {victim.row.model} to unload")
+        surplus = None
+        if self._slot(model_type, ()) is _Slot.FULL:
+            surplus = self._victim(model_type)
+            if surplus is not None:
+                self._end_standard(surplus, Why.MAKE_ROOM, room_for=model)
+                if self._slot(model_type, ()) is _Slot.OPEN:
+                    return True
+        self._keep_place(model, model_type, Outcome.FITS, (), surplus)
         return False
+
+    def _slot(self, model_type: str, going: Sequence[_Resident]) -> _Slot:
+        """Whether the pool has a slot for one more, or will have one when those have gone who go anyway."""
+        limit = self.desired.limit(model_type)
+        if limit == UNLIMITED:
+            return _Slot.OPEN
+        room = limit - self._occupied(model_type) - self.claims[model_type]
+        if room >= 1:
+            return _Slot.OPEN
+        room += sum(r.is_leaving or (r.holds_slot and r in going) for r in self.by_type[model_type])
+        return _Slot.COMING if room >= 1 else _Slot.FULL
 
     def _refuse_if_pinned(self, model: str, model_type: str) -> bool:
         limit = self.desired.limit(model_type)
@@ -334,16 +628,16 @@ class _Planner:
             return False
         for waiter in self._group(model):
             if waiter.wants is not Wants.HELPER:
-                self._refuse(waiter, _pinned(model, pins))
+                self._refuse(waiter, refusals.slots_pinned(model, pins))
         return True
 
-    def _victim(self, model_type: str) -> _Resident | None:
+    def _victim(self, model_type: str, besides: Sequence[_Resident] = ()) -> _Resident | None:
         """Who goes for a load that needs a slot: a load that nobody waits for, else the least recently used,
         idle before busy. A victim that drains already stays the victim."""
         members = [
             r
             for r in self.by_type[model_type]
-            if r.in_pool and r.drain is None and not r.wanted_ahead and not r.pinned
+            if r.in_pool and r.drain is None and not r.wanted_ahead and not r.pinned and r not in besides
         ]
         unwanted = [r for r in members if self._is_unwanted_load(r)]
         if unwanted:
@@ -496,6 +790,10 @@ class _Planner:
             resident.helper_leases += 1
         self.actions.append(Grant(waiter.id, resident.row.id))
 
+    def _refuse_all(self, model: str, error: RouterError) -> None:
+        for waiter in self._group(model):
+            self._refuse(waiter, error)
+
     def _refuse(self, waiter: WaiterRow, error: RouterError) -> None:
         del self.waiting[waiter.id]
         self.actions.append(Refuse(waiter.id, error))
@@ -536,46 +834,22 @@ def _loading_row(
     )
 
 
-def _gone(waiter: WaiterRow) -> RouterError:
-    by = f" The policy {waiter.policy} names it as a candidate." if waiter.policy else ""
-    return ModelNotFound(f"There is no model {waiter.model} any more.{by}", param="model")
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(names)
 
 
-def _failed_before(model: str, failure: Failure, now: float) -> RouterError:
-    wait = failure.until - now
-    return _backed_off(model, failure, f"is not tried again for {wait:.0f} s", wait)
-
-
-def _not_worth_a_victim(model: str, failure: Failure) -> RouterError:
-    return _backed_off(
-        model, failure, "is not tried again as long as another would have to unload for it", 30
-    )
-
-
-def _backed_off(model: str, failure: Failure, what: str, retry_after_s: float) -> RouterError:
-    times = "once" if failure.count == 1 else f"{failure.count} times in a row"
-    return LoadFailed(
-        f"{model} failed {times} and {what}. {failure.message}",
-        code="load_backoff",
-        status=503,
-        retry_after_s=retry_after_s,
-        hint="Load it explicitly to try at once, or replace the file.",
-    )
-
-
-def _paused(model: str) -> RouterError:
-    return Unavailable(
-        f"Loading is paused, so {model} was not loaded.",
-        code="paused",
-        retry_after_s=30,
-        hint="Resume from the tray, or load the model explicitly.",
-    )
-
-
-def _pinned(model: str, pins: list[str]) -> RouterError:
-    names = ", ".join(pins)
-    return SlotsPinned(
-        f"{model} cannot be loaded: every slot is held by a pinned model ({names}).",
-        param="model",
-        hint="Unpin or unload one of them, or raise max_loaded_models.",
-    )
+def _waits_for(outcome: Outcome, victims: Sequence[_Resident], surplus: _Resident | None) -> tuple[str, bool]:
+    """What a load waits for, and whether that ends by itself."""
+    going = [*victims, *([surplus] if surplus is not None else [])]
+    busy = [v for v in going if v.standard_leases or (v.leases and v in victims)]
+    if busy:
+        running = sum(v.leases for v in busy)
+        requests = f"{running} requests are" if running > 1 else "1 request is"
+        return f"waits for {_and(v.row.model for v in busy)}: {requests} still running", False
+    if going:
+        return f"waits for {_and(v.row.model for v in going)} to unload", True
+    if outcome is Outcome.LOADING:
+        return "waits for memory that models hold which are loading or asked for", False
+    if outcome is Outcome.COMING:
+        return "waits for memory that is being freed", True
+    return "waits for a slot", False

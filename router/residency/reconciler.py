@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from router.catalog.model import Model
 from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
-from router.engines.base import Engine, Exit, Worker, WorkerSpec
+from router.engines.base import OUT_OF_MEMORY, Engine, Exit, Worker
 from router.errors import (
     LoadFailed,
     ModelNotFound,
@@ -28,7 +30,8 @@ from router.residency.desire import Desired, desire
 from router.residency.feed import Feed
 from router.residency.narrate import Narrator
 from router.residency.pace import Pace
-from router.residency.plan import plan
+from router.residency.placement import Placer
+from router.residency.plan import Preview, plan, preview
 from router.residency.table import Lease, Resident, Table, Waiter
 from router.residency.world import (
     Action,
@@ -51,11 +54,10 @@ from router.tasks import Tasks
 
 log = logging.getLogger("router.residency")
 
-FREED_KEPT_S = 10.0
 REPLAN_FIRST_S, REPLAN_MAX_S = 0.1, 5.0
 
-MakeSpec = Callable[[Model, LoadOptions, Settings, tuple[DeviceReading, ...], Mapping[str, int]], WorkerSpec]
-"""Model, options, settings, readings and bytes charged by device to what a worker is started with."""
+OUTGROWN = 1.1
+"""A worker that is seen to hold so many times what was planned for it is worth a warning."""
 
 
 class Reconciler:
@@ -63,25 +65,28 @@ class Reconciler:
 
     Args:
         engine: starts workers.
-        make_spec: turns a decision to load into a worker's specification, placement included.
+        placer: knows what models need, how they can be laid out, and what starts a worker with a layout.
         publish: called after every change, synchronously; it must not raise.
         wall: Unix seconds, for what people see; decisions use the loop's monotonic clock.
         planner: the plan function; tests pass broken ones to see them caught.
+        want_sample: called when a decision waits for newer readings; `observe` takes them.
     """
 
     def __init__(
         self,
         engine: Engine,
-        make_spec: MakeSpec,
+        placer: Placer,
         settings: Settings,
         publish: Callable[[], None],
         *,
         wall: Callable[[], float] = time.time,
         planner: Callable[[Desired, Any, float], Plan] = plan,
+        want_sample: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
-        self._make_spec = make_spec
+        self._placer = placer
+        self._want_sample = want_sample
         self._publish = publish
         self._wall = wall
         self._planner = planner
@@ -93,6 +98,7 @@ class Reconciler:
         self.readings: tuple[DeviceReading, ...] = ()
         self.desired = desire(settings, (), {}, {})
         self.blocked: Mapping[str, Wait] = {}
+        self.claims: Mapping[str, int] = {}
         self.degraded = ""
         self.passes = 0
         self._tasks = Tasks()
@@ -100,6 +106,7 @@ class Reconciler:
         self._replan_s = REPLAN_FIRST_S
         self._in_pass = False
         self._pass_again = False
+        self._waits_for_sample = False
         self._idle = asyncio.Event()
 
     def _slept(self, seconds: float) -> None:
@@ -132,13 +139,20 @@ class Reconciler:
     def observe(self, readings: tuple[DeviceReading, ...], changed: bool = True) -> None:
         """Take new readings of the devices; publish them if they differ noticeably from those shown."""
         self.readings = readings
-        oldest = min((r.started for r in readings), default=self._loop.time())
-        horizon = max(oldest, self._loop.time() - FREED_KEPT_S)
-        self.table.freed = [f for f in self.table.freed if f.at >= horizon]
+        self.table.observe(readings, self._loop.time())
+        self._warn_of_outgrown()
         if changed:
             self._publish()
-        if self.desired.settings.auto_evict:
+        if self.desired.settings.auto_evict or self.table.intents or self._waits_for_sample:
             self.kick()
+
+    def _warn_of_outgrown(self) -> None:
+        for resident in self.table.residents.values():
+            for device, planned in resident.spec.booking.items():
+                held = resident.charged.get(device, 0)
+                if held > planned * OUTGROWN and device not in resident.outgrown:
+                    resident.outgrown.add(device)
+                    self._say.outgrown(resident, device, held, planned)
 
     def _desire(self, settings: Settings | None = None) -> None:
         before = self.desired
@@ -146,6 +160,15 @@ class Reconciler:
             settings or before.settings, self._policies, self._lookup, self.table.resident_types()
         )
         self._say.desired_changed(before, self.desired)
+
+    def preview(self, model: str, options: LoadOptions) -> Preview:
+        """What a request to load the model with these options would do now. Nothing is done.
+
+        Raises:
+            RouterError: the model cannot be laid out with them.
+        """
+        world = self.table.world(self.readings, self._placer)
+        return preview(self.desired, world, self._loop.time(), model, options)
 
     # Asking
 
@@ -187,8 +210,7 @@ class Reconciler:
             RouterError: what stands in the way.
         """
         self.table.failures.forget(model)
-        if options != NO_OPTIONS:
-            self.table.options[model] = options
+        self.table.short.discard(model)
         if pinned is not None:
             self.pin(model, pinned)
         waiter = self._enqueue(model, Wants.LOAD, self.desired.settings.load_queue_timeout_s, options=options)
@@ -357,7 +379,7 @@ class Reconciler:
     def _one_pass(self) -> None:
         self.passes += 1
         now = self._loop.time()
-        world = self.table.world(self.readings)
+        world = self.table.world(self.readings, self._placer)
         try:
             made = self._planner(self.desired, world, now)
         except Exception as error:
@@ -373,6 +395,9 @@ class Reconciler:
             self._set_drain(resident, made.draining.get(resident.id))
         self._say.blocked_changed(self.blocked, made.blocked)
         self.blocked = made.blocked
+        self.claims = made.claims
+        self.table.intents = made.intents
+        self._waits_for_sample = made.wants_sample
         for action in made.actions:
             try:
                 self._apply(action)
@@ -380,6 +405,8 @@ class Reconciler:
                 # A fault in one action stays there: the others and the next pass go on.
                 log.exception("Could not apply %r", action)
         self._pace.ran(made.next_deadline)
+        if made.wants_sample:
+            self._want_sample()
 
     def _degrade(self, error: Exception) -> None:
         if not self.degraded:
@@ -451,17 +478,19 @@ class Reconciler:
 
     def _begin(self, action: Load) -> None:
         model = self.desired.models[action.model]
-        asked = action.options.over(self.table.options.get(model.name, NO_OPTIONS))
         try:
-            spec = self._make_spec(model, asked, self.desired.settings, self.readings, self.table.charged())
+            spec = self._placer.spec(model, action.options, self.desired.settings, action.placement)
         except Exception as error:
             self._book_failure(model, _as_router_error(model.name, error))
             return
+        if any(w.wants is Wants.LOAD for w in self.table.waiting_for(model.name)):
+            # What a load was asked for with holds for the loads that requests cause later.
+            self.table.options[model.name] = action.options
         resident = Resident(
             self.table.next_id(),
             model,
             spec,
-            LoadOptions(ctx_size=spec.ctx_size, parallel=spec.parallel),
+            structs.replace(action.options, ctx_size=spec.ctx_size, parallel=spec.parallel),
             action.standard,
             self._loop.time(),
             self._loop.create_future(),
@@ -469,6 +498,8 @@ class Reconciler:
         self._touch(resident)
         self.table.residents[resident.id] = resident
         self._say.loading(resident, self.readings)
+        if action.lacks:
+            self._say.proceeding(resident, action.lacks)
         resident.task = self._tasks.spawn(self._life(resident), f"worker of {model.name}")
 
     def _evict(self, resident: Resident, drain: Drain) -> None:
@@ -489,7 +520,11 @@ class Reconciler:
     async def _life(self, resident: Resident) -> None:
         """Start, serve, stop. The only place where a resident's process changes."""
         try:
-            worker = await self._engine.start(resident.spec, lambda share: self._progress(resident, share))
+            worker = await self._engine.start(
+                resident.spec,
+                lambda share: self._progress(resident, share),
+                lambda pid: self._launched(resident, pid),
+            )
         except asyncio.CancelledError:
             self._book_gone(resident)
             if resident.state is not ResidentState.EVICTING:
@@ -498,7 +533,8 @@ class Reconciler:
         except Exception as error:
             failure = _as_router_error(resident.model.name, error)
             self._book_gone(resident, then_pass=False)
-            self._book_failure(resident.model, failure)
+            if not self._is_to_be_tried_again(resident, failure):
+                self._book_failure(resident.model, failure)
             self._pass()
             return
         try:
@@ -514,6 +550,24 @@ class Reconciler:
             if worker.exited.done():
                 self._book_gone(resident)
 
+    def _is_to_be_tried_again(self, resident: Resident, failure: RouterError) -> bool:
+        """A load that died for want of memory is tried once more, with a higher demand, when everybody idle
+        has left its devices."""
+        name = resident.model.name
+        again = failure.code == OUT_OF_MEMORY and name not in self.table.short
+        if failure.code == OUT_OF_MEMORY:
+            self._placer.ran_short(resident.spec)
+        if again and self.table.waiting_for(name):
+            self.table.short.add(name)
+            self._say.ran_short(resident, failure)
+            return True
+        self.table.short.discard(name)
+        return False
+
+    def _launched(self, resident: Resident, pid: int) -> None:
+        """From now on, samples tell what the process has taken."""
+        resident.pid = pid
+
     def _progress(self, resident: Resident, share: float) -> None:
         resident.progress = max(resident.progress, min(1.0, share))
         self._pace.publish_soon()
@@ -523,6 +577,12 @@ class Reconciler:
         now = self._loop.time()
         resident.worker = worker
         resident.load_s = now - resident.load_started
+        resident.ready_at = now
+        resident.pid = worker.pid
+        for device, size in worker.measured.items():
+            resident.measure(device, size)
+        self._placer.measured(resident.spec, worker.measured)
+        self.table.short.discard(resident.model.name)
         self._touch(resident)
         resident.progress = 1.0
         worker.exited.add_done_callback(lambda done: self._exited(resident, done.result()))
@@ -581,7 +641,7 @@ class Reconciler:
         if self.table.residents.pop(resident.id, None) is None:
             return
         self._unboard(resident)
-        self.table.freed.append(Freed(at=self._loop.time(), bytes=resident.spec.booking))
+        self.table.freed.append(Freed(at=self._loop.time(), bytes=dict(resident.charged)))
         if not resident.gone.done():
             resident.gone.set_result(None)
         self._desire()

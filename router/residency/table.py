@@ -11,7 +11,18 @@ from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
 from router.engines.base import Worker, WorkerSpec
 from router.residency.failures import Failures
-from router.residency.world import Drain, Freed, ResidentRow, WaiterRow, Wants, World
+from router.residency.placement import Placer
+from router.residency.world import (
+    RECOVERY_S,
+    SETTLE_S,
+    Drain,
+    Freed,
+    Intent,
+    ResidentRow,
+    WaiterRow,
+    Wants,
+    World,
+)
 from router.snapshot import ResidentState
 
 
@@ -81,6 +92,12 @@ class Resident:
         self.state = ResidentState.LOADING
         self.leases: set[Lease] = set()
         self.load_started = now
+        self.ready_at = 0.0
+        self.pid: int | None = None
+        #: Bytes by device id: planned or measured, whichever is more; and what of them no sample has shown.
+        self.charged: Mapping[str, int] = spec.booking
+        self.reserves: Mapping[str, int] = spec.booking
+        self.outgrown: set[str] = set()
         self.load_s = 0.0
         self.last_use = now
         self.last_use_wall = 0.0
@@ -118,14 +135,40 @@ class Resident:
             use_order=self.use_order,
             load_s=self.load_s,
             options=self.options,
-            bytes=self.spec.booking,
+            bytes=self.charged,
+            reserves=self.reserves,
+            settles_at=self.ready_at + SETTLE_S if self.reserves and self.ready_at else 0.0,
+            progress=self.progress,
             newcomer=self.newcomer,
             unload=self.unload,
             unreachable=self.unreachable,
             was_draining=self.drain is not None,
             stuck=self.stuck,
-            keep_alive_s=self.keep_alive_s,
+            keep_alive_s=self.options.keep_alive if self.keep_alive_s is None else self.keep_alive_s,
+            evict_weight=self.options.evict_weight or 1.0,
         )
+
+    def measure(self, device: str, size: int) -> None:
+        """A device was seen to hold so many bytes of this process."""
+        if size > self.charged.get(device, 0):
+            self.charged = {**self.charged, device: size}
+
+    def take(self, reading: DeviceReading) -> None:
+        """Learn from a sample of a device what the process holds there, and what it is still to take.
+
+        A reserve is lessened only by what the same sample shows of the process, and ends with one that was
+        begun long enough after the load to show all of it.
+        """
+        device = reading.device.id
+        shown = reading.by_pid.get(self.pid, 0) if self.pid is not None else 0
+        if shown:
+            self.measure(device, shown)
+        if device not in self.reserves:
+            return
+        settled = self.ready_at and reading.started >= self.ready_at + SETTLE_S
+        left = 0 if settled else self.spec.booking.get(device, 0) - shown
+        others = {name: size for name, size in self.reserves.items() if name != device}
+        self.reserves = {**others, device: left} if left > 0 else others
 
 
 class Waiter:
@@ -176,6 +219,8 @@ class Table:
         self.pinned: set[str] = set()
         self.failures = Failures()
         self.options: dict[str, LoadOptions] = {}
+        self.intents: Mapping[str, Intent] = {}
+        self.short: set[str] = set()
         self.freed: list[Freed] = []
         self.paused = False
         self.resumes_on_request = False
@@ -203,23 +248,26 @@ class Table:
     def resident_types(self) -> Mapping[str, str]:
         return {r.model.name: r.model.type for r in self.residents.values()}
 
-    def charged(self) -> dict[str, int]:
-        """Planned bytes of all residents by device id; a process counts until it has gone."""
-        total: dict[str, int] = {}
-        for resident in self.residents.values():
-            for device, count in resident.spec.booking.items():
-                total[device] = total.get(device, 0) + count
-        return total
+    def observe(self, readings: tuple[DeviceReading, ...], now: float) -> None:
+        """Learn from new readings."""
+        for reading in readings:
+            for resident in self.residents.values():
+                resident.take(reading)
+        self.freed = [f for f in self.freed if f.at > now - RECOVERY_S]
 
-    def world(self, readings: tuple[DeviceReading, ...]) -> World:
-        """The frozen picture that `plan` looks at."""
+    def world(self, readings: tuple[DeviceReading, ...], placer: Placer, *, waiters: bool = True) -> World:
+        """The frozen picture that `plan` looks at. Without waiters it is cheaper, and enough to be shown."""
         return World(
+            placer=placer,
             residents=tuple(r.row() for r in self.residents.values()),
-            waiters=tuple(w.row() for w in self.waiters.values()),
+            waiters=tuple(w.row() for w in self.waiters.values()) if waiters else (),
             pinned=frozenset(self.pinned),
             failures=self.failures.rows(),
             readings=readings,
             freed=tuple(self.freed),
+            options=self.options,
+            intents=self.intents,
+            short=frozenset(self.short),
             paused=self.paused,
             closing=self.closing,
         )

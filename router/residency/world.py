@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
 from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
 from router.errors import RouterError
+from router.residency.placement import Placement, Placer
 from router.snapshot import ResidentState
+
+SETTLE_S: Final = 2.0
+"""Seconds after which a driver shows what a process took or gave back: a reserve ends with a sample begun so
+long after its load was ready, unless the sample itself shows the process's use."""
+
+RECOVERY_S: Final = 5.0
+"""Seconds for which memory of a process that has exited is expected to come back."""
 
 
 class Wants(StrEnum):
@@ -54,7 +63,10 @@ class ResidentRow(Struct, frozen=True):
         unreachable: its worker takes no connection although its process runs.
         was_draining: the previous pass drained it.
         keep_alive_s: None for the setting's value.
-        bytes: charged for each device id.
+        bytes: charged for each device id: planned or measured, whichever is more.
+        reserves: of those, what no sample has shown to be taken yet.
+        progress: 0..1 of a load, as its worker tells; it is shown, and decides nothing.
+        settles_at: when the reserves of a READY one end for want of anything better.
     """
 
     id: int
@@ -77,6 +89,9 @@ class ResidentRow(Struct, frozen=True):
     stuck: bool = False
     keep_alive_s: float | None = None
     evict_weight: float = 1.0
+    reserves: Mapping[str, int] = {}
+    settles_at: float = 0.0
+    progress: float = 0.0
 
     @property
     def grants_max(self) -> int:
@@ -115,25 +130,47 @@ class Freed(Struct, frozen=True):
     bytes: Mapping[str, int]
 
 
-class World(Struct, frozen=True):
-    """Everything that a plan may look at besides what is desired."""
+class Intent(Struct, frozen=True):
+    """The placement for which a load waits, and the options that it was made for."""
 
+    options: LoadOptions
+    placement: Placement
+
+
+class World(Struct, frozen=True):
+    """Everything that a plan may look at besides what is desired.
+
+    Attributes:
+        placer: knows what models need.
+        options: what was asked for when each model was last loaded explicitly.
+        intents: the placements for which loads waited after the pass before, by model.
+        short: models whose worker has just died for want of memory, and which are tried once more when nobody
+            idle is left on their devices.
+    """
+
+    placer: Placer
     residents: tuple[ResidentRow, ...] = ()
     waiters: tuple[WaiterRow, ...] = ()
     pinned: frozenset[str] = frozenset()
     failures: Mapping[str, Failure] = {}
     readings: tuple[DeviceReading, ...] = ()
     freed: tuple[Freed, ...] = ()
+    options: Mapping[str, LoadOptions] = {}
+    intents: Mapping[str, Intent] = {}
+    short: frozenset[str] = frozenset()
     paused: bool = False
     closing: bool = False
 
 
 class Load(Struct, frozen=True):
-    """Start a worker for a model."""
+    """Start a worker for a model, laid out so. `options` are complete but for what the settings say; `lacks`
+    are bytes that devices are short of, in a load that goes on nevertheless."""
 
     model: str
     options: LoadOptions
     standard: bool
+    placement: Placement
+    lacks: Mapping[str, int] = {}
 
 
 class Grant(Struct, frozen=True):
@@ -190,10 +227,15 @@ class Wait(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """What to do now, which residents drain, and when to look again if nothing happens before.
 
-    `blocked` tells, by model, what each model that is asked for waits for.
+    `blocked` tells, by model, what each model that is asked for waits for. `intents` are the placements of
+    those that wait for memory, `claims` the bytes kept for them by device. `wants_sample`: a decision waits
+    for newer readings of the devices.
     """
 
     actions: tuple[Action, ...]
     draining: Mapping[int, Drain]
     next_deadline: float | None
     blocked: Mapping[str, Wait]
+    intents: Mapping[str, Intent] = {}
+    claims: Mapping[str, int] = {}
+    wants_sample: bool = False

@@ -10,32 +10,37 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 
 from router.catalog.catalog import Catalog
 from router.catalog.demo import DEMO, fetch_demo
 from router.catalog.model import Model
 from router.devices import machine
-from router.devices.base import DeviceProvider
+from router.devices.base import DeviceProvider, DeviceReading
 from router.devices.sampler import Sampler
 from router.devices.simulated import SimulatedDevices
 from router.engines.base import Engine
 from router.engines.embedded import EmbeddedEngine
 from router.engines.simulating import SimulatingEngine
 from router.errors import BadRequest, ConfigError, ModelNotFound, NotFound
+from router.memory.measured import Measured
 from router.paths import Paths
 from router.policy.document import Policy
 from router.policy.parse import parse_policy
 from router.policy.store import PolicyStore, unresolved
 from router.residency import view
+from router.residency.capacity import Capacity
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.service import notices
 from router.service.downloads import Downloads
 from router.service.lag import LagProbe
 from router.service.options import load_options
-from router.service.placing import is_usable, make_spec
-from router.service.sampling import keep_reading
+from router.service.placing import Placing
+from router.service.planning import plan_table
+from router.service.sampling import Wanted, keep_reading
+from router.service.sizing import Size, Sizing
 from router.service.status import status_of
 from router.settings import schema
 from router.settings.schema import Settings
@@ -106,6 +111,10 @@ class Router:
         self._reconciler: Reconciler | None = None
         self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
         self._tasks = Tasks()
+        self._measured = Measured(paths.state_dir / "measured.json")
+        self._placing = Placing(self._measured)
+        self._sizing = Sizing(self._tasks, self._sizes_changed)
+        self._capacity = Capacity()
         self._started_at = time.monotonic()
         self._model_views: tuple[ModelView, ...] = ()
         self._stopping: asyncio.Task[None] | None = None
@@ -143,11 +152,15 @@ class Router:
             self._simulated = SimulatedDevices(self._simulate, clock, self._devices)
             self._devices = self._simulated
             engine = SimulatingEngine(self._engine, self._simulated)
-        self._reconciler = Reconciler(engine, make_spec, self._store.settings, self._publish)
+        await asyncio.to_thread(self._measured.load)
+        wanted = Wanted()
+        self._reconciler = Reconciler(
+            engine, self._placing, self._store.settings, self._publish, want_sample=wanted.set
+        )
         first = await self._devices.read()
-        self._reconciler.observe(first)
+        self._observe(first, True)
         self._tasks.spawn(
-            keep_reading(self._devices, first, self._reconciler.observe, self._is_moving_memory),
+            keep_reading(self._devices, first, self._observe, self._is_moving_memory, wanted.wait),
             "device readings",
         )
         await asyncio.to_thread(self._policies.load)
@@ -234,10 +247,35 @@ class Router:
             raise RuntimeError("The router has not been started.")
         return self._reconciler
 
+    def _observe(self, readings: tuple[DeviceReading, ...], changed: bool) -> None:
+        self._placing.observe(readings)
+        self._residency.observe(readings, changed)
+        if changed:
+            self._size_models()
+        if self._measured.is_dirty:
+            self._measured.is_dirty = False
+            self._tasks.spawn(self._save_measured(), "save what loads took")
+
+    async def _save_measured(self) -> None:
+        try:
+            await asyncio.to_thread(self._measured.save)
+        except OSError as error:
+            log.warning("What loads took could not be kept: %s", error)
+
+    def _size_models(self) -> None:
+        if self._reconciler is not None and self._reconciler.readings:
+            settings, readings = self._store.settings, self._reconciler.readings
+            self._sizing.look(self._catalog.models, self._placing, settings, readings)
+
+    def _sizes_changed(self) -> None:
+        self._show_models()
+        self._publish()
+
     def _settings_changed(self, settings: Settings) -> None:
         if self._reconciler is None:
             return
         self._reconciler.configure(settings=settings)
+        self._size_models()
         self._catalog.folders = self._folders()
 
     def _policies_changed(self) -> None:
@@ -245,9 +283,16 @@ class Router:
             self._reconciler.configure(policies=self._policies.policies.values())
 
     def _catalog_changed(self) -> None:
-        self._model_views = tuple(_shown(model) for model in self._catalog.models.values())
+        self._show_models()
+        self._size_models()
         if self._reconciler is not None:
             self._reconciler.configure(lookup=self._catalog.names)
+
+    def _show_models(self) -> None:
+        sizes = self._sizing.sizes
+        self._model_views = tuple(
+            _shown(model, sizes.get(model.name, Size())) for model in self._catalog.models.values()
+        )
 
     def _folders(self) -> tuple[Path, ...]:
         asked = (Path(folder).expanduser() for folder in self._store.settings.models_dirs)
@@ -314,7 +359,8 @@ class Router:
         if reconciler is None:
             return
         table, desired = reconciler.table, reconciler.desired
-        pool = view.pool_view(desired, table)
+        world = table.world(reconciler.readings, self._placing, waiters=False)
+        pool = view.pool_view(desired, table, self._capacity.room_for(desired, world))
         self._snapshot = snapshot = structs.replace(
             self._snapshot,
             generation=self._snapshot.generation + 1,
@@ -323,7 +369,7 @@ class Router:
             settings=schema.as_dict(desired.settings),
             pool=pool,
             residents=view.residents_view(desired, table),
-            devices=view.devices_view(reconciler.readings, table, is_usable),
+            devices=view.devices_view(world, desired.settings, reconciler.claims),
             policies=view.policies_view(desired),
             models=self._model_views,
             queue=view.queue_view(table),
@@ -434,6 +480,18 @@ class Router:
         found = self._model(model)
         asked = load_options(options, found.options)
         await self._residency.load(found.name, asked.options, pinned=asked.pinned)
+
+    async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What loading a model would take on each device, and whether it is admitted. Loads nothing.
+
+        Raises:
+            RouterError: as `load`, up to the point where loading would begin.
+        """
+        found = self._model(model)
+        asked = load_options(options, found.options)
+        if self._devices is not None:
+            self._observe(await self._devices.read(), True)
+        return plan_table(found, self._residency.preview(found.name, asked.options))
 
     async def unload(self, model: str | None, *, wait: bool = True, force: bool = False) -> None:
         """Drain and stop a model, or all of them. With `wait`, returns when the process is gone.
@@ -566,7 +624,7 @@ class Router:
         return self._simulated.change(change)
 
 
-def _shown(model: Model) -> ModelView:
+def _shown(model: Model, size: Size) -> ModelView:
     return ModelView(
         name=model.name,
         type=model.type,
@@ -574,4 +632,8 @@ def _shown(model: Model) -> ModelView:
         context_length=model.context_length,
         aliases=model.aliases,
         broken=model.broken,
+        needs=size.needs,
+        fits=size.fits,
+        source=model.source,
+        options=msgspec.to_builtins(model.options),
     )

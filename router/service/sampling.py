@@ -13,8 +13,32 @@ IDLE_S: Final = 1.0
 BUSY_S: Final = 0.25
 """Seconds between two readings: at rest, and while a load or an unload moves memory."""
 
+SOONEST_S: Final = 0.05
+"""Seconds between two readings at first, while a decision waits for memory; the pauses grow to `BUSY_S`."""
+
 NOTICEABLE: Final = 8 * MIB
 """A change of free memory that is worth a new picture."""
+
+
+class Wanted:
+    """Somebody waits for newer readings."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Ask for a reading as soon as may be."""
+        self._event.set()
+
+    async def wait(self, at_most_s: float) -> bool:
+        """Wait until somebody asks. False if nobody did in time."""
+        try:
+            async with asyncio.timeout(at_most_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
 
 
 async def keep_reading(
@@ -22,15 +46,22 @@ async def keep_reading(
     shown: tuple[DeviceReading, ...],
     take: Callable[[tuple[DeviceReading, ...], bool], None],
     is_busy: Callable[[], bool],
+    wanted: Callable[[float], Awaitable[bool]],
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Read until cancelled, after a pause and again after each.
 
     `take` gets each reading, and whether it differs noticeably from the last one that did; before the first
-    those are `shown`.
+    those are `shown`. `wanted` waits so many seconds for somebody who wants a reading at once, and tells
+    whether there is one. Wanted readings come at once after a rest, then with growing pauses.
     """
+    at_least = 0.0
     while True:
-        await pause(BUSY_S if is_busy() else IDLE_S)
+        if at_least:
+            await pause(at_least)
+        rest = (BUSY_S if is_busy() else IDLE_S) - at_least
+        is_wanted = rest <= 0 or await wanted(rest)
+        at_least = min(max(at_least * 1.5, SOONEST_S), BUSY_S) if is_wanted else 0.0
         readings = await provider.read()
         changed = differs(shown, readings)
         if changed:

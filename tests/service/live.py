@@ -172,11 +172,13 @@ class Live(Client):
         assert engine is not None
         go, start = asyncio.Event(), engine.start
 
-        async def held(spec: WorkerSpec, progress: Callable[[float], None]) -> Any:
+        async def held(
+            spec: WorkerSpec, progress: Callable[[float], None], launched: Callable[[int], None]
+        ) -> Any:
             if at:
                 progress(at)
             await go.wait()
-            return await start(spec, progress)
+            return await start(spec, progress, launched)
 
         engine.start = held  # type: ignore[method-assign]  # for as long as this router lives
         return go

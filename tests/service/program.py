@@ -12,19 +12,21 @@ from typing import Any
 
 from msgspec import structs
 
-import router.service.router as service
 from lemon_tray.__main__ import main
 from router.engines.base import WorkerSpec
+from router.service.placing import Placing
 
 PIPE = "LEMON_TEST_PIPE"
-make_spec = service.make_spec
 
 
-def slow_spec(*given: Any) -> WorkerSpec:
-    spec = make_spec(*given)
-    return structs.replace(spec, path=os.environ[PIPE]) if spec.model == "slow" else spec
+class SlowPlacing(Placing):
+    def spec(self, *given: Any) -> WorkerSpec:
+        spec = super().spec(*given)
+        return structs.replace(spec, path=os.environ[PIPE]) if spec.model == "slow" else spec
 
 
 if __name__ == "__main__":
-    service.make_spec = slow_spec
+    import router.service.router as service
+
+    service.Placing = SlowPlacing
     sys.exit(main(sys.argv[1:]))

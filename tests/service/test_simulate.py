@@ -32,8 +32,9 @@ async def test_memory_arrives_with_a_load_and_goes_with_its_worker(tmp_path: Pat
         go = router.hold_loads(at=0.5)
         loading = asyncio.create_task(router.post("/v1/load", {"model_name": "alpha"}))
         snapshot = await router.until(lambda s: s.residents)
-        (where, planned), *others = snapshot.residents[0].devices.items()
-        assert others == []
+        (where, planned), (rest, on_host) = snapshot.residents[0].devices.items()
+        assert rest == "host"
+        assert 0 < on_host < GIB
         (label,) = (d.label for d in snapshot.devices if d.id == where)
         assert label in ("SIM0", "SIM1")
 
@@ -60,11 +61,11 @@ async def test_a_second_model_goes_where_there_is_more_room(tmp_path: Path, tiny
         await router.post("/internal/simulate", {"device": "SIM0", "others_bytes": "20GiB"})
         await router.until(lambda s: device(s, "SIM0").free == 4 * GIB)
         await router.chat("alpha")
-        assert list(router.router.snapshot.residents[0].devices) == ["sim1"]
+        assert list(router.router.snapshot.residents[0].devices) == ["sim1", "host"]
         await router.post("/internal/simulate", {"device": "SIM1", "others_bytes": "22GiB"})
         await router.until(lambda s: (device(s, "SIM1").free or 0) < 2 * GIB)
         await router.chat("beta")
-        assert list(router.router.snapshot.residents[1].devices) == ["sim0"]
+        assert list(router.router.snapshot.residents[1].devices) == ["sim0", "host"]
 
 
 @pytest.mark.fault("F19")
@@ -78,7 +79,7 @@ async def test_a_device_is_lost_and_comes_back(tmp_path: Path, tiny_models: Path
         assert "simulated" in lost["reason"]
         assert (fine["state"], fine["total"], fine["reason"]) == ("ok", 24 * GIB, None)
         await router.chat("alpha")
-        assert list(router.router.snapshot.residents[0].devices) == ["sim1"]
+        assert list(router.router.snapshot.residents[0].devices) == ["sim1", "host"]
         await router.post("/internal/simulate", {"device": "sim0", "lost": False})
         back = await router.until(lambda s: device(s, "SIM0").state is DeviceState.OK)
         assert device(back, "SIM0").free == 24 * GIB

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from router.catalog.model import LLM, Identity, Model, by_every_name
 from router.catalog.options import LoadOptions
-from router.devices.base import DeviceReading
+from router.devices.base import HOST_ID, DeviceInfo
 from router.engines.base import Exit, WorkerSpec
 from router.errors import LoadFailed
 from router.policy.document import Policy
+from router.residency.placement import Placement
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
 from router.settings.schema import Settings
@@ -48,6 +49,7 @@ class SimWorker:
 
     host, port, api_key = "127.0.0.1", 1, "key"
     launch_command: tuple[str, ...] = ()
+    measured: Mapping[str, int] = {}
 
     def __init__(self, engine: SimEngine, spec: WorkerSpec) -> None:
         self._engine = engine
@@ -88,7 +90,12 @@ class SimEngine:
     starting: int = 0
     alive: dict[int, SimWorker] = field(default_factory=dict)
 
-    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> SimWorker:
+    async def start(
+        self,
+        spec: WorkerSpec,
+        progress: Callable[[float], None],
+        launched: Callable[[int], None] = lambda pid: None,
+    ) -> SimWorker:
         self.starts.append(spec.model)
         self.starting += 1
         try:
@@ -111,22 +118,53 @@ class SimEngine:
         return [w for w in self.alive.values() if w.spec.model == name]
 
 
-def make_spec(
-    model: Model,
-    options: LoadOptions,
-    settings: Settings,
-    readings: tuple[DeviceReading, ...],
-    charged: Mapping[str, int],
-) -> WorkerSpec:
-    return WorkerSpec(
-        model=model.name,
-        path=model.path,
-        type=model.type,
-        ctx_size=options.ctx_size or 4096,
-        parallel=options.parallel or settings.parallel,
-        booking={"host": model.size_bytes},
-        load_stall_s=settings.load_stall_timeout_s,
-    )
+class SimPlacer:
+    """Models need their size and nothing else: on the host, or on the GPU that their options name, else on
+    the one with the most room, else split over two."""
+
+    def __init__(self) -> None:
+        self.shortages: list[str] = []
+        self.extra: dict[str, int] = {}
+
+    def reaches(self, device: DeviceInfo) -> bool:
+        return True
+
+    def placements(
+        self, model: Model, options: LoadOptions, settings: Settings, room: Mapping[str, int]
+    ) -> Iterable[Placement]:
+        needs = model.size_bytes + self.extra.get(model.name, 0)
+        gpus = sorted((d for d in room if d != HOST_ID), key=lambda d: -room[d])
+        if options.device is not None:
+            gpus = list(options.device)
+        if not gpus:
+            yield Placement({HOST_ID: needs})
+            return
+        for gpu in gpus:
+            yield Placement({gpu: needs})
+        if options.device is None and len(gpus) > 1:
+            both = max(room[gpus[0]] + room[gpus[1]], 1)
+            first = min(max(needs * max(room[gpus[0]], 0) // both, 0), needs)
+            yield Placement({gpus[0]: first, gpus[1]: needs - first})
+
+    def spec(
+        self, model: Model, options: LoadOptions, settings: Settings, placement: Placement
+    ) -> WorkerSpec:
+        return WorkerSpec(
+            model=model.name,
+            path=model.path,
+            type=model.type,
+            ctx_size=options.ctx_size or 4096,
+            parallel=options.parallel or settings.parallel,
+            booking=placement.booking,
+            load_stall_s=settings.load_stall_timeout_s,
+        )
+
+    def measured(self, spec: WorkerSpec, held: Mapping[str, int]) -> None:
+        pass
+
+    def ran_short(self, spec: WorkerSpec) -> None:
+        self.shortages.append(spec.model)
+        self.extra[spec.model] = self.extra.get(spec.model, 0) + GIB
 
 
 class House:
@@ -142,9 +180,18 @@ class House:
         make: Callable[..., Reconciler] = Reconciler,
     ) -> None:
         self.engine = engine or SimEngine()
+        self.placer = SimPlacer()
         self.published = 0
+        self.samples_wanted = 0
         self.settings = settings or Settings()
-        self.reconciler = make(self.engine, make_spec, self.settings, self._published, planner=planner)
+        self.reconciler = make(
+            self.engine,
+            self.placer,
+            self.settings,
+            self._published,
+            planner=planner,
+            want_sample=self._wanted,
+        )
         self.models = {m.name: m for m in models}
         self.policies = policies
         self.random = random.Random(0)
@@ -152,6 +199,9 @@ class House:
 
     def _published(self) -> None:
         self.published += 1
+
+    def _wanted(self) -> None:
+        self.samples_wanted += 1
 
     def set(self, **changes: Any) -> None:
         values = {name: getattr(self.settings, name) for name in Settings.__struct_fields__}

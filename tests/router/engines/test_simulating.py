@@ -31,7 +31,9 @@ class Steps:
     def capabilities(self) -> Mapping[str, Any]:
         return {"name": self.name}
 
-    async def start(self, spec: WorkerSpec, progress: Callable[[float], None]) -> Any:
+    async def start(
+        self, spec: WorkerSpec, progress: Callable[[float], None], launched: Callable[[int], None]
+    ) -> Any:
         self.progress = progress
         self.started.set()
         return await self.outcome

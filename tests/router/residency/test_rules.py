@@ -558,14 +558,14 @@ async def test_r15_quit_during_a_load_and_an_edit_takes_no_longer_than_stopping(
 @virtual
 async def test_r16_a_fault_in_one_load_harms_no_other(caplog):
     house = House(A, B, settings=Settings(max_loaded_models=2))
-    good = house.reconciler._make_spec
+    good = house.placer.spec
 
     def faulty(model, *rest):
         if model.name == "A":
             raise ZeroDivisionError("no")
         return good(model, *rest)
 
-    house.reconciler._make_spec = faulty
+    house.placer.spec = faulty
     first, second = house.ask("A"), house.ask("B")
     assert await second
     with pytest.raises(LoadFailed, match="ZeroDivisionError"):
@@ -877,7 +877,7 @@ async def test_r21_a_worker_that_cannot_be_killed_frees_its_slot_and_is_shown():
     await house.use("B")
     table = house.reconciler.table
     assert [(r.model.name, r.stuck) for r in table.residents.values()] == [("A", True), ("B", False)]
-    assert table.charged()["host"] == 2 * A.size_bytes
+    assert sum(r.charged["host"] for r in table.residents.values()) == 2 * A.size_bytes
     house.engine.unkillable = False
     house.engine.workers_of("A")[0].end(-9)
     await settle()

@@ -1,0 +1,268 @@
+"""Admission: whether a load fits, on which devices, and who must go for it. Pure.
+
+For each device, what a further load could take is
+
+    min(free - reserves, total - charged, cap - charged) - claims - margin
+
+`free` is what the last sample showed; `reserves` is what loads in flight have not been seen to take in that
+sample; `charged` is what every process of ours is planned or measured to hold, whichever is more, until it
+has exited. The second bound does not trust the sample (memory-mapped weights do not lower the host's free
+memory, and drivers are late), the first does not trust the plan (other programs use the device too). A load
+in flight is charged in full against the second and reserved against the first, so it counts once in each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Protocol, TypeVar
+
+from msgspec import Struct
+
+from router.devices.base import HOST_ID
+from router.residency.placement import Placement
+from router.residency.world import RECOVERY_S, World
+from router.settings.schema import Settings
+from router.snapshot import ResidentState
+
+SAMPLE_AGE_S: Final = 0.25
+"""A decision uses no sample that was begun longer ago."""
+
+UNBOUNDED: Final = 1 << 60
+"""The room of a device of which nothing is known and whose use was allowed nevertheless."""
+
+
+class Holder(Protocol):
+    """Something that holds bytes on devices: a resident."""
+
+    @property
+    def holds(self) -> Mapping[str, int]:
+        """Bytes charged, by device id."""
+
+
+H = TypeVar("H", bound=Holder)
+
+Ask = Callable[[Mapping[str, int]], Iterable[Placement]]
+"""From the room by device to the layouts of a model that are worth trying."""
+
+
+def margin_of(total: int | None, settings: Settings) -> int:
+    """Bytes that admission keeps free on a device: enough that loading causes no pressure eviction."""
+    if settings.auto_evict and total:
+        return max(settings.vram_margin, int((1 - settings.auto_evict_threshold_pct) * total))
+    return settings.vram_margin
+
+
+class Memory:
+    """The room on each device as a pass goes on: what is admitted or claimed in it lessens the room."""
+
+    def __init__(self, world: World, settings: Settings, now: float) -> None:
+        reserved, settling, leaving = Counter[str](), Counter[str](), Counter[str]()
+        self.held = Counter[str]()
+        for row in world.residents:
+            self.held.update(row.bytes)
+            if row.reserves:
+                reserved.update(row.reserves)
+                if row.state is ResidentState.READY:
+                    settling.update(row.reserves)
+            if row.state is ResidentState.EVICTING and not row.stuck:
+                leaving.update(row.bytes)
+        back = Counter[str]()
+        for freed in world.freed:
+            if now < freed.at + RECOVERY_S:
+                back.update(freed.bytes)
+        self.reserved: Mapping[str, int] = reserved
+        self.claims: dict[str, int] = {}
+        self.unknown: set[str] = set()
+        self.is_fresh = True
+        #: What a load could take now, and soon, when what is under way has ended.
+        self.now: dict[str, int] = {}
+        self.soon: dict[str, int] = {}
+        #: What is kept free beyond the plain margin, so that loading causes no pressure.
+        self.slack: dict[str, int] = {}
+        for reading in world.readings:
+            device = reading.device.id
+            if device != HOST_ID and not world.placer.reaches(reading.device):
+                continue
+            ours = self.held[device]
+            bounds = [
+                bound - ours for bound in (reading.total, settings.vram_cap or None) if bound is not None
+            ]
+            late = [bound + leaving[device] for bound in bounds]
+            if reading.free is not None:
+                free = reading.free - reserved[device]
+                bounds.append(free)
+                late.append(free + settling[device] + leaving[device] + back[device])
+                self.is_fresh &= now - reading.started <= SAMPLE_AGE_S
+            else:
+                self.unknown.add(device)
+                if settings.unknown_device == "refuse":
+                    bounds.append(0)
+                    late.append(0)
+            margin = margin_of(reading.total, settings)
+            self.slack[device] = margin - settings.vram_margin
+            self.now[device] = min(bounds) - margin if bounds else UNBOUNDED
+            self.soon[device] = min(late) - margin if late else UNBOUNDED
+
+    def fits(self, placement: Placement, room: Mapping[str, int], held: Mapping[str, int]) -> bool:
+        """Whether there is room for it. Where it would be alone, only the plain margin is kept free."""
+        return not any(self._shortages(placement, room, held))
+
+    def shortages(self, placement: Placement, room: Mapping[str, int]) -> dict[str, int]:
+        """Bytes that are missing, by device that is short."""
+        return dict(self._shortages(placement, room, self.held))
+
+    def _shortages(
+        self, placement: Placement, room: Mapping[str, int], held: Mapping[str, int]
+    ) -> Iterable[tuple[str, int]]:
+        for device, needs in placement.booking.items():
+            # Without any reading of the host there is nothing to go by; a GPU that is not read has gone.
+            lacks = needs - room.get(device, UNBOUNDED if device == HOST_ID else 0)
+            if lacks > 0 and held.get(device, 0) <= 0:
+                lacks -= self.slack.get(device, 0)
+            if lacks > 0:
+                yield device, lacks
+
+    def take(self, placement: Placement, *, claim: bool) -> None:
+        """Nobody else gets these bytes any more: they are admitted, or kept for a load that waits."""
+        for device, needs in placement.booking.items():
+            if device in self.now:
+                self.now[device] -= needs
+                self.soon[device] -= needs
+            self.held[device] += needs
+            if claim:
+                self.claims[device] = self.claims.get(device, 0) + needs
+
+    def without(self, holders: Iterable[Holder]) -> tuple[dict[str, int], dict[str, int]]:
+        """The room, and what is held, after these have gone too."""
+        room, held = dict(self.soon), dict(self.held)
+        for holder in holders:
+            for device, size in holder.holds.items():
+                if device in room and room[device] < UNBOUNDED:
+                    room[device] += size
+                held[device] = held.get(device, 0) - size
+        return room, held
+
+
+class Outcome(Enum):
+    """What stands between a load and its memory."""
+
+    FITS = "fits"
+    COMING = "coming"
+    VICTIMS = "victims"
+    LOADING = "loading"
+    NEVER = "never"
+
+
+class Choice(Struct, frozen=True):
+    """Where a load goes, and what must happen first.
+
+    `victims` must go, idle or not; they are empty unless the outcome says so. `placement` is None for NEVER
+    if there is none at all.
+    """
+
+    outcome: Outcome
+    placement: Placement | None
+    victims: tuple[Any, ...] = ()
+
+
+def choose(
+    ask: Ask,
+    memory: Memory,
+    idle: Sequence[H],
+    busy: Sequence[H],
+    loading: Sequence[H],
+    kept: Placement | None = None,
+) -> Choice:
+    """The best way to load a model.
+
+    A layout for which nobody goes comes before one for which somebody does, and idle ones go before busy ones
+    are waited for. Layers stay on the host only if the whole model has no room even then.
+
+    Args:
+        ask: the layouts for a given room.
+        idle, busy: who may be chosen to go, in the order in which they would.
+        loading: who holds memory, cannot go now, but may later.
+        kept: the layout chosen before, for which others may have gone already.
+    """
+    for whole in (True, False):
+        found = _choose(ask, memory, idle, busy, loading, kept, whole)
+        if found is not None:
+            return found
+    return Choice(Outcome.NEVER, next(iter(ask(memory.now)), None))
+
+
+def _choose(
+    ask: Ask,
+    memory: Memory,
+    idle: Sequence[H],
+    busy: Sequence[H],
+    loading: Sequence[H],
+    kept: Placement | None,
+    whole: bool,
+) -> Choice | None:
+    def those(room: Mapping[str, int]) -> Iterator[Placement]:
+        if kept is not None and kept.is_whole is whole:
+            yield kept
+        for placement in ask(room):
+            if placement.is_whole is whole:
+                yield placement
+            elif whole:
+                # Those that are not whole come last, and finding them takes time.
+                return
+
+    for placement in those(memory.now):
+        if memory.fits(placement, memory.now, memory.held):
+            return Choice(Outcome.FITS, placement)
+    if memory.soon != memory.now:
+        for placement in those(memory.soon):
+            if memory.fits(placement, memory.soon, memory.held):
+                return Choice(Outcome.COMING, placement)
+    for candidates in (idle, (*idle, *busy)) if busy else (idle,):
+        if not candidates:
+            continue
+        room, held = memory.without(candidates)
+        best: Choice | None = None
+        for placement in those(room):
+            if not memory.fits(placement, room, held):
+                continue
+            victims = fewest(placement, memory, candidates)
+            if best is None or len(victims) < len(best.victims):
+                best = Choice(Outcome.VICTIMS, placement, victims)
+            if len(best.victims) <= 1:
+                break
+        if best is not None:
+            return best
+    if loading:
+        room, held = memory.without((*idle, *busy, *loading))
+        for placement in those(room):
+            if memory.fits(placement, room, held):
+                return Choice(Outcome.LOADING, placement)
+    return None
+
+
+def fewest(
+    placement: Placement, memory: Memory, ordered: Sequence[H], going: Sequence[H] = ()
+) -> tuple[H, ...]:
+    """Who goes for a placement: in order, only from devices that are short, and none that is not needed.
+
+    Args:
+        ordered: who may go, in the order in which they would.
+        going: who goes anyway.
+    """
+    room, held = memory.without(going)
+    chosen: list[H] = []
+    for holder in ordered:
+        short = dict(memory._shortages(placement, room, held))
+        if not short:
+            break
+        if any(holder.holds.get(device, 0) for device in short):
+            chosen.append(holder)
+            room, held = memory.without((*going, *chosen))
+    for holder in reversed(chosen.copy()):
+        rest = [other for other in chosen if other is not holder]
+        room, held = memory.without((*going, *rest))
+        if memory.fits(placement, room, held):
+            chosen = rest
+    return tuple(chosen)
