@@ -11,8 +11,9 @@ import httptools
 import msgspec
 
 from router.catalog.model import EMBEDDING, LLM, RERANKING, Identity, Model
+from router.catalog.options import check_options
 from router.engines.base import Exit, Worker
-from router.errors import ModelNotFound, NotFound
+from router.errors import BadRequest, ModelNotFound, NotFound
 from router.policy.document import Keywords, Policy, Rule
 from router.settings import schema
 from router.settings.schema import Settings
@@ -289,10 +290,12 @@ class FakeApi:
 
     async def load(self, model: str, options: Mapping[str, Any]) -> None:
         self.resolve(model)
+        _check(options)
         self.calls.append(("load", model, dict(options)))
 
     async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
         self.resolve(model)
+        _check(options)
         self.calls.append(("plan", model, dict(options)))
         return {"model": model, "admitted": True, "devices": []}
 
@@ -345,6 +348,15 @@ class FakeApi:
         if not self.simulates:
             raise NotFound("The router does not simulate.")
         return {"changed": dict(change)}
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Raises BadRequest, as the router does."""
+    flags = {key: value for key, value in options.items() if key in ("pinned", "save_options")}
+    for key, value in flags.items():
+        if not isinstance(value, bool | None):
+            raise BadRequest(f"{key}: expected true or false", param=key)
+    check_options({key: value for key, value in options.items() if key not in flags})
 
 
 class Answer:
