@@ -367,7 +367,9 @@ class Builds:
         if found.problem:
             reason = f"it does not run here ({found.problem})"
         elif not found.devices:
-            reason = "it runs, but reaches no GPU on this machine"
+            reason = "it runs, but reaches no GPU on this machine" + (
+                f" ({found.note})" if found.note else ""
+            )
         else:
             return msgspec.structs.replace(build, version=found.version)
         raise RouterError(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -21,8 +21,14 @@ from router.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-#: Runs a program, or the embedded engine for None, in a child, and tells what it is and reaches.
-Probe = Callable[[Path | None], Awaitable[Capabilities]]
+
+class Probe(Protocol):
+    """Runs a program, or the embedded engine for None, in a child, and tells what it is and reaches."""
+
+    def __call__(self, path: Path | None, /, *, again: bool = False) -> Awaitable[Capabilities]:
+        """`again` asks it although the answer is known."""
+
+
 #: The llama-server programs on this machine, the one to prefer first.
 Find = Callable[[], Awaitable[Sequence[Path]]]
 
@@ -154,7 +160,8 @@ class Engines:
         if id not in (AUTO, EMBEDDED):
             if id not in self._known and not Path(id).is_absolute():
                 raise self._not_here(id)
-            looked = await self._look_at(id, self._path(id))
+            # Anew: what was wrong with it may have been put right.
+            looked = await self._look_at(id, self._path(id), again=True)
             self._known[id] = looked
             if looked.problem:
                 self._settle()
@@ -192,8 +199,8 @@ class Engines:
             return self._builds.program(id)
         return Path(id)
 
-    async def _look_at(self, id: str, path: Path | None) -> Capabilities:
-        found = await self._probe(path)
+    async def _look_at(self, id: str, path: Path | None, *, again: bool = False) -> Capabilities:
+        found = await self._probe(path, again=again)
         return structs.replace(found, id=id, path="" if path is None else str(path))
 
     def _not_here(self, id: str) -> NotFound:

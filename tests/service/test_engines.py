@@ -80,6 +80,7 @@ class Bench:
         self.problems: dict[str, str] = {}
         self.changes: list[Mapping[str, Any]] = []
         self.shown = 0
+        self.asked_again = 0
         self.downloads = Downloads(self._change)
         self.engines = self.make()
 
@@ -94,7 +95,8 @@ class Bench:
             setting=setting,
         )
 
-    async def probe(self, path: Path | None) -> Capabilities:
+    async def probe(self, path: Path | None, *, again: bool = False) -> Capabilities:
+        self.asked_again += again
         id = "embedded" if path is None else str(path)
         return Capabilities(
             id, "An engine", "1.0", id, self.reach.get(id, ()), problem=self.problems.get(id, "")
@@ -227,8 +229,8 @@ async def test_a_new_path_in_the_settings_is_looked_at(bench: Bench) -> None:
     looked = asyncio.Event()
     probe = bench.probe
 
-    async def look(path: Path | None) -> Capabilities:
-        found = await probe(path)
+    async def look(path: Path | None, *, again: bool = False) -> Capabilities:
+        found = await probe(path, again=again)
         asyncio.get_running_loop().call_soon(looked.set)
         return found
 
@@ -249,6 +251,7 @@ async def test_use_sets_the_setting(bench: Bench, monkeypatch: pytest.MonkeyPatc
     for id in ("embedded", HOME, "/opt/other", "auto"):
         await bench.engines.use(id)
         assert bench.changes[-1] == {"engine": id}
+    assert bench.asked_again == 2
     await bench.engines.use("~/llama-server")
     assert bench.changes[-1] == {"engine": "/home/someone/llama-server"}
     assert bench.engines.choice.id == "/home/someone/llama-server"
