@@ -57,7 +57,8 @@ _ERROR_SCHEMA: Final = {
     },
 }
 _OBJECT: Final = {"type": "object"}
-_SCHEMAS: Final[dict[str, dict[str, Any]]] = {EVENTS: {"type": "string"}, TEXT: {"type": "string"}}
+# How events look is not for OpenAPI 3.1 to say.
+_CONTENT: Final[dict[str, dict[str, Any]]] = {EVENTS: {}, TEXT: {"schema": {"type": "string"}}}
 
 
 def document(calls: Iterable[Call]) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def _operation(call: Call) -> dict[str, Any]:
                 str(status): {
                     "description": "Done." if status != HTTPStatus.ACCEPTED else "It has begun.",
                     "content": {
-                        kind: {"schema": (call.answer or _OBJECT) if kind == JSON else _SCHEMAS[kind]}
+                        kind: {"schema": call.answer or _OBJECT} if kind == JSON else _CONTENT[kind]
                         for kind in call.kinds
                     },
                 }
