@@ -31,6 +31,7 @@ class WorkerSpec(Struct, frozen=True):
         cache_type_k, cache_type_v: element types of the cache.
         mmproj: the projector's file; "" for none.
         args: further arguments of the engine, already checked against the list of safe ones.
+        key: names model, options and layout in what is remembered of loads.
     """
 
     model: str
@@ -50,6 +51,7 @@ class WorkerSpec(Struct, frozen=True):
     cache_type_v: str = "f16"
     mmproj: str = ""
     args: tuple[str, ...] = ()
+    key: str = ""
 
 
 class EngineDevice(Struct, frozen=True):
@@ -60,12 +62,14 @@ class EngineDevice(Struct, frozen=True):
         backend: `cuda`, `rocm`, `vulkan` or `metal`.
         description: what the driver calls it.
         total: bytes, as the engine tells them; 0 if it does not.
+        pin: its name in the back end's variable of visible devices, such as a GPU's UUID; "" for its number.
     """
 
     name: str
     backend: str
     description: str
     total: int
+    pin: str = ""
 
 
 class Capabilities(Struct, frozen=True):
@@ -77,6 +81,8 @@ class Capabilities(Struct, frozen=True):
         path: its program; "" for the embedded one.
         devices: GPUs that it can reach.
         problem: why it cannot be used; "" if it can.
+        note: what it said about GPUs that it cannot reach; "" if nothing.
+        options: the names of its arguments, such as `--no-ui`; empty for the embedded one.
     """
 
     id: str
@@ -85,6 +91,8 @@ class Capabilities(Struct, frozen=True):
     path: str = ""
     devices: tuple[EngineDevice, ...] = ()
     problem: str = ""
+    note: str = ""
+    options: tuple[str, ...] = ()
 
     @property
     def backends(self) -> frozenset[str]:
@@ -142,11 +150,11 @@ class Engine(Protocol):
         """Start a worker and wait until it can answer.
 
         `progress` is called on the loop with 0..1 as the load goes on, and `launched` with the process id as
-        soon as there is a process. If the call is cancelled, the
-        process is killed and reaped before the cancellation goes on.
+        soon as there is a process. If the call is cancelled, the process is killed and reaped before the
+        cancellation goes on.
 
         Raises:
-            LoadFailed: with the cause and the last lines of the worker's output.
+            LoadFailed: with the cause; its code is `OUT_OF_MEMORY` if that is what the engine said.
         """
 
     def capabilities(self) -> Mapping[str, Any]:

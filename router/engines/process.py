@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,15 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from router.engines.base import Exit
+from router.engines.buffers import BufferSizes
 from router.engines.output import Lines, Tail
 from router.engines.worker import READY
 
 _ENGINE_STATE: Final = "cmd_child_to_router:state:"
+#: In the log of llama-server: where it listens.
+_LISTENING: Final = re.compile(
+    r"(?:[\d.]+ \w )?(?:srv +)?\w+: (?:server is )?listening on https?://(?P<host>[\w.-]+):(?P<port>\d{1,5})\b"
+)
 #: Seconds that output may still come after the process has ended, if another process holds its pipes.
 _LINGER_S: Final = 0.5
 #: The share of a load that is done when the engine has read the model; warming up is the rest.
@@ -52,12 +58,26 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         limits: StopLimits,
         progress: Callable[[float], None],
         keep: Callable[[bytes], None],
+        *,
+        shown: Sequence[str] = (),
+        names: Mapping[str, str] | None = None,
+        is_server: bool = False,
+        max_tail: int = 1 << 16,
     ) -> None:
+        """A process to be started.
+
+        `shown` is the command for people, if that differs; `names` gives the ids of the engine's devices.
+        What `is_server`, a llama-server, tells its address in its log; the worker program tells it on
+        standard output.
+        """
         self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._progress = progress
         self._keep = keep
-        self.launch_command = tuple(command)
+        self._command = tuple(command)
+        self._names = names or {}
+        self._buffers = BufferSizes()
+        self.launch_command = tuple(shown) or self._command
         self.api_key = api_key
         self.host, self.port, self.pid = "", 0, 0
         self.announced: asyncio.Future[None] = self._loop.create_future()
@@ -69,9 +89,12 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._has_ended = False
         self._linger: asyncio.TimerHandle | None = None
         self._lines = {1: Lines(), 2: Lines()}
-        self._tail = Tail()
+        self._tail = Tail(max_tail)
         self._share = 0.0
         self._stopping: asyncio.Task[bool] | None = None
+        self._address: tuple[str, int] | None = None
+        self._is_server = is_server
+        self._has_states = self._is_ready = False
 
     # What the router knows of a worker.
 
@@ -79,6 +102,19 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def exited(self) -> asyncio.Future[Exit]:
         """Done when the process has been reaped. Wait with `asyncio.wait` or a shield: do not cancel it."""
         return self._exited
+
+    @property
+    def measured(self) -> Mapping[str, int]:
+        """Bytes by device id, the host included, as the engine printed them; empty if it did not.
+
+        They are complete when the worker is ready, but for lines that are on their way.
+        """
+        return self._buffers.by_device(self._names)
+
+    @property
+    def buffers(self) -> Mapping[tuple[str, str], int]:
+        """The same by the engine's name of the buffer and kind: `model`, `KV`, `RS`, `compute`, `output`."""
+        return self._buffers.parts()
 
     async def stop(self) -> bool:
         """Ask it to leave, then terminate, then kill its group, each bounded by `StopLimits`.
@@ -99,6 +135,11 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     # What the engine needs besides.
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """What is started: not for people to see."""
+        return self._command
+
+    @property
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that it printed."""
         return self._tail.lines
@@ -108,6 +149,12 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         pipe = self._stdin()
         if pipe is not None:
             pipe.write(json.dumps(config).encode() + b"\n")
+
+    def end_input(self) -> None:
+        """Nothing comes on its standard input."""
+        pipe = self._stdin()
+        if pipe is not None:
+            pipe.close()
 
     def silence(self) -> None:
         """Tell no more progress: its load is over."""
@@ -212,6 +259,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def _take(self, fd: int, lines: list[str]) -> None:
         if fd == 2:
             self._tail.add(lines)
+            for line in lines:
+                self._buffers.feed(line)
+                if self._is_server and self._address is None and (match := _LISTENING.match(line)):
+                    self._listens(match["host"], int(match["port"]))
             return
         for line in lines:
             if line.startswith(_ENGINE_STATE):
@@ -223,23 +274,41 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def _engine_state(self, text: str) -> None:
         """Such as `{"state": "loading", "payload": {"stages": [...], "current": ..., "value": 0.5}}`."""
+        self._has_states = True
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             state = json.loads(text)
-            if state["state"] == "loading":
+            if state["state"] == "ready" and self._is_server:
+                self._is_ready = True
+                self._settle()
+            elif state["state"] == "loading":
                 payload = state["payload"]
                 stages = payload["stages"]
                 done = (stages.index(payload["current"]) + float(payload["value"])) / len(stages)
                 self.report(_READ_SHARE * done)
 
     def _announce(self, text: str) -> None:
-        if self.announced.done():
-            return
+        """The worker program's own line."""
         try:
             address = json.loads(text)
-            self.host, self.port = str(address["host"]), int(address["port"])
+            host, port = str(address["host"]), int(address["port"])
         except (ValueError, TypeError, KeyError):
             self._tail.add([f"{READY}{text}"])
             return
+        self._is_ready = True
+        self._listens(host, port)
+
+    def _listens(self, host: str, port: int) -> None:
+        self._address = self._address or (host, port)
+        self._settle()
+
+    def _settle(self) -> None:
+        """It has announced itself when it told its address and, if it tells states at all, that it is ready.
+
+        Some versions of the engine listen before they load.
+        """
+        if self._address is None or self.announced.done() or (self._has_states and not self._is_ready):
+            return
+        self.host, self.port = self._address
         self.announced.set_result(None)
 
 
@@ -267,7 +336,7 @@ async def _exec(
 ) -> None:
     await loop.subprocess_exec(
         lambda: worker,
-        *worker.launch_command,
+        *worker.command,
         env=dict(env),
         cwd=cwd,
         start_new_session=sys.platform != "win32",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from router.engines.base import Engine, Worker, WorkerSpec
 
 
@@ -51,7 +53,7 @@ class SimulatingEngine:
             progress(share)
 
         try:
-            worker = await self._inner.start(spec, grow, begun)
+            worker = await self._inner.start(_on_host(spec), grow, begun)
         except BaseException:
             self._devices.free(owner)
             raise
@@ -63,3 +65,10 @@ class SimulatingEngine:
             self._devices.allocate(owner, spec.booking, worker.pid)
         worker.exited.add_done_callback(ended)
         return worker
+
+
+def _on_host(spec: WorkerSpec) -> WorkerSpec:
+    """The same without the devices, which the engine within does not have."""
+    return structs.replace(
+        spec, devices=(), split_mode="none", main_gpu=0, tensor_split=(), n_gpu_layers=0, n_cpu_moe=0
+    )

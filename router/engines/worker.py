@@ -25,18 +25,32 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 READY: Final = "worker:ready:"
+DEVICES: Final = "worker:devices:"
+#: What comes before the arguments where a packaged app is its own worker.
+_OPTION: Final = "--engine-worker"
 #: Tells the engine to report its progress on standard output. Its value only has to be a number.
 _REPORT: Final = "LLAMA_SERVER_ROUTER_PORT"
-#: Tokens computed at once by models that embed or rank; they must see a whole text at once.
-_WHOLE_TEXT: Final = 2048
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_LINE: Final = 1 << 20
 
 
 def main() -> NoReturn:
-    """Serve until standard input ends. Exit status 0 then; 1 if the model cannot be loaded."""
+    """Do what the arguments say: `devices`, `guard PARENT COMMAND...`, or nothing for a worker."""
+    arguments = sys.argv[2:] if sys.argv[1:2] == [_OPTION] else sys.argv[1:]
+    if arguments[:1] == ["guard"]:
+        # Only a packaged app comes here; else that file is run by itself.
+        from router.engines.guard import run
+
+        run(int(arguments[1]), arguments[2:])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if arguments == ["devices"]:
+        _tell_devices()
+    _work()
+
+
+def _work() -> NoReturn:
+    """Serve until standard input ends. Exit status 0 then; 1 if the model cannot be loaded."""
     requests, reports = os.dup(0), os.dup(1)
     line = _line(requests)
     if not line:
@@ -60,6 +74,19 @@ def main() -> NoReturn:
     while os.read(requests, 4096):
         pass
     # Taking the server down in an orderly way waits for the answers under way, without a limit.
+    os._exit(0)
+
+
+def _tell_devices() -> NoReturn:
+    """Print a line of JSON for the engine's GPUs, and end."""
+    import xllamacpp
+
+    gpus = [
+        {"name": found["name"], "description": found["description"], "total": found["memory_total"]}
+        for found in xllamacpp.get_device_info()
+        if "GPU" in found["type"].name
+    ]
+    os.write(1, f"{DEVICES}{json.dumps(gpus)}\n".encode())
     os._exit(0)
 
 
@@ -100,17 +127,44 @@ def _serve(config: dict[str, Any]) -> Any:
     # One cache for all slots: each may use the whole context.
     params.kv_unified = True
     params.n_gpu_layers = config["n_gpu_layers"]
+    params.split_mode = _member(xllamacpp.llama_split_mode, "LLAMA_SPLIT_MODE_", config["split_mode"])
+    # What is visible is what may be used, in its order.
+    params.main_gpu = 0
+    if config["tensor_split"]:
+        shares = config["tensor_split"]
+        params.tensor_split = shares + [0.0] * (len(params.tensor_split) - len(shares))
+    params.cache_type_k = _member(xllamacpp.ggml_type, "GGML_TYPE_", config["cache_type_k"])
+    params.cache_type_v = _member(xllamacpp.ggml_type, "GGML_TYPE_", config["cache_type_v"])
+    if config["overrides"]:
+        params.tensor_buft_overrides = config["overrides"]
+    if config["mmproj"]:
+        params.mmproj.path = config["mmproj"]
+        params.mmproj_use_gpu = config["mmproj_on_gpu"]
     # The plan is made by the router; the engine must not change it, nor keep prompts in memory beyond it.
     params.fit_params = False
     params.cache_ram_mib = 0
     params.cache_idle_slots = False
     params.warmup = True
+    params.verbosity = config["verbosity"]
     if config["type"] != "llm":
         params.embedding = True
-        params.n_batch = params.n_ubatch = max(min(config["ctx_size"], _WHOLE_TEXT), 1)
+    if config["batch"]:
+        params.n_batch = params.n_ubatch = config["batch"]
     if config["type"] == "reranking":
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+    for setting in config["settings"]:
+        *path, name = setting["attribute"].split(".")
+        target = params
+        for step in path:
+            target = getattr(target, step)
+        kind, value = setting["enum"], setting["value"]
+        setattr(target, name, getattr(getattr(xllamacpp, kind), value) if kind else value)
     return xllamacpp.Server(params)
+
+
+def _member(kind: Any, prefix: str, name: str) -> Any:
+    """The engine's number for one of its own names, such as `q8_0`."""
+    return getattr(kind, prefix + name.upper())
 
 
 if __name__ == "__main__":

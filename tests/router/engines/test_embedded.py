@@ -265,10 +265,7 @@ async def test_a_worker_started_by_a_router_that_is_gone_leaves(tiny: Path) -> N
     """The router may die before the worker can ask the kernel to be told of it."""
     from router.engines import worker as program
 
-    config = (
-        '{"parent": 1, "model": "m", "path": "/nowhere", "type": "llm", "host": "127.0.0.1", "api_key": "k", '
-        '"ctx_size": 512, "parallel": 1, "n_gpu_layers": 0}\n'
-    )
+    config = '{"parent": 1, "model": "m"}\n'
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-P", program.__file__],

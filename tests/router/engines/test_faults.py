@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from router.engines.embedded import EmbeddedEngine, cause
+from router.engines.base import OUT_OF_MEMORY, EngineDevice
+from router.engines.causes import find_cause
+from router.engines.embedded import EmbeddedEngine
 from router.engines.process import StopLimits
 from router.errors import LoadFailed
 from tests.router.engines.conftest import (
@@ -35,10 +37,10 @@ def no_process_is_left() -> Iterator[None]:
     assert children(os.getpid()) <= before
 
 
-async def failure(engine: EmbeddedEngine, **rest: Any) -> str:
+async def failure(engine: EmbeddedEngine, code: str = "load_failed", **rest: Any) -> str:
     with pytest.raises(LoadFailed) as caught:
         await engine.start(spec_of(**rest), ignore)
-    assert caught.value.code == "load_failed"
+    assert caught.value.code == code
     return caught.value.message
 
 
@@ -55,9 +57,26 @@ async def test_what_a_worker_is_told_and_how_it_lives(fake: Fake, monkeypatch: p
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HF_HOME", "/somewhere")
     spec = spec_of(
-        "/m/ü 模型.gguf", ctx_size=77, parallel=3, n_gpu_layers=9, env={"CUDA_VISIBLE_DEVICES": "GPU-1"}
+        "/m/ü 模型.gguf",
+        ctx_size=77,
+        parallel=3,
+        devices=("a", "b"),
+        split_mode="layer",
+        tensor_split=(3.0, 1.0),
+        n_gpu_layers=9,
+        n_cpu_moe=2,
+        cache_type_k="q8_0",
+        mmproj="/m/ü proj.gguf",
+        args=("--threads", "2", "--no-warmup", "--reasoning-format", "none"),
     )
-    worker = await fake("tells").start(spec, ignore)
+    engine = fake("tells")
+    engine.use(
+        {
+            "a": EngineDevice("CUDA1", "cuda", "Big", 0, pin="GPU-1"),
+            "b": EngineDevice("CUDA0", "cuda", "Small", 0, pin="GPU-0"),
+        }
+    )
+    worker = await engine.start(spec, ignore)
     line = next(line for line in worker.log_tail if line.startswith("REPORT "))
     told = json.loads(line.removeprefix("REPORT "))
     assert told["config"] == {
@@ -70,10 +89,32 @@ async def test_what_a_worker_is_told_and_how_it_lives(fake: Fake, monkeypatch: p
         "ctx_size": 77,
         "parallel": 3,
         "n_gpu_layers": 9,
+        "split_mode": "layer",
+        "tensor_split": [3.0, 1.0],
+        "cache_type_k": "q8_0",
+        "cache_type_v": "f16",
+        "overrides": r"blk\.0\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU,"
+        r"blk\.1\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU",
+        "mmproj": "/m/ü proj.gguf",
+        "mmproj_on_gpu": True,
+        "batch": 0,
+        "verbosity": 4,
+        "settings": [
+            {"attribute": "cpuparams.n_threads", "value": 2, "enum": ""},
+            {"attribute": "warmup", "value": False, "enum": ""},
+            {
+                "attribute": "reasoning_format",
+                "value": "COMMON_REASONING_FORMAT_NONE",
+                "enum": "common_reasoning_format",
+            },
+        ],
     }
     assert worker.api_key not in json.dumps([told["argv"], told["environ"]])
     environ = told["environ"]
-    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-0"
+    assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environ["HIP_VISIBLE_DEVICES"] == "-1"
+    assert environ["GGML_VK_VISIBLE_DEVICES"] == ""
     assert environ["GGML_NO_BACKTRACE"] == "1"
     assert environ["LANG"] == environ["LC_ALL"] == "C"
     assert environ["HF_HOME"] == "/somewhere"
@@ -95,7 +136,7 @@ async def test_death_by_a_signal_is_told(fake: Fake) -> None:
 
 async def test_out_of_memory_is_told_in_plain_words(fake: Fake) -> None:
     line = b"0.00.01 E ggml_backend_cuda: cudaMalloc failed: out of memory\n"
-    assert "out of memory" in await failure(fake("says", 1, line.hex()))
+    assert "out of memory" in await failure(fake("says", 1, line.hex()), code=OUT_OF_MEMORY)
 
 
 async def test_a_command_that_cannot_be_started() -> None:
@@ -327,5 +368,7 @@ async def test_no_progress_is_told_after_the_end_of_a_load(fake: Fake) -> None:
     ],
 )
 def test_causes_in_plain_words(lines: list[str], code: int, told: str) -> None:
-    assert cause(lines, code).startswith(told) or told in cause(lines, code)
-    assert not cause(lines, code).endswith(".")
+    found = find_cause(lines, code)
+    assert told in found.text
+    assert not found.text.endswith(".")
+    assert found.is_memory == found.text.startswith("out of memory")

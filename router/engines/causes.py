@@ -1,0 +1,54 @@
+"""Why a worker's load failed, in plain words, from what it printed and how it ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+_ERROR_LINE: Final = re.compile(
+    r"[\d.]+ E (?:\w+ +(?=\S+: ))?(?:[^\s:]+: )?(?:error loading model: )?(?P<text>.+)"
+)
+#: How CUDA, ROCm, Vulkan, Metal, SYCL and the C++ and Python run times say it.
+_OUT_OF_MEMORY: Final = re.compile(
+    r"out[ _]of[ _]?(?:device|host|video|gpu)?[ _]?memory|erroroutof(?:device|host)?memory|bad_alloc"
+    r"|cannot allocate memory|insufficient memory|(?:failed|unable) to (?:re)?allocate"
+    r"|(?:cuda|hip|musa)malloc\w* failed|exceeds device (?:memory|buffer)",
+    re.IGNORECASE,
+)
+#: What sounds alike and is no fault: the engine does without that memory.
+_HARMLESS: Final = re.compile(r"pinned|mlock|\bwarning\b|[\d.]+ W ", re.IGNORECASE)
+
+
+class Cause(Struct, frozen=True):
+    """`text` has no full stop; `is_memory` tells whether memory was what the load lacked."""
+
+    text: str
+    is_memory: bool = False
+
+
+def find_cause(lines: Sequence[str], code: int) -> Cause:
+    """The cause, from a process's last lines and its exit code, negative for a signal."""
+    errors = [match["text"].strip() for line in lines if (match := _ERROR_LINE.match(line))]
+    # The first error is the cause; the others follow from it.
+    said = errors[0] if errors else next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if shortage := next((line for line in lines if says_out_of_memory(line)), None):
+        match = _ERROR_LINE.match(shortage)
+        text = match["text"].strip() if match else shortage.strip()
+        return Cause(f"out of memory ({text.rstrip('.')})", is_memory=True)
+    if code == -signal.SIGKILL and not errors:
+        return Cause("its process was killed, most likely by the system for want of memory")
+    if code == -signal.SIGILL:
+        return Cause("the engine is built for another kind of processor than this machine's")
+    if errors or (said and code > 0):
+        return Cause(said.rstrip("."))
+    what = f"was ended by signal {-code}" if code < 0 else f"ended by itself with status {code}"
+    return Cause(f"its process {what}" + (f" ({said.rstrip('.')})" if said else ""))
+
+
+def says_out_of_memory(line: str) -> bool:
+    """Whether a line of an engine's output tells of memory that it did not get and could not do without."""
+    return bool(_OUT_OF_MEMORY.search(line)) and not _HARMLESS.search(line)
