@@ -27,7 +27,8 @@ from router.settings.schema import Settings
 from router.snapshot import ResidentState
 
 SAMPLE_AGE_S: Final = 0.25
-"""A decision uses no sample that was begun longer ago."""
+"""A decision uses no sample that was begun longer ago. Where a driver is too slow for that, it uses one that was
+begun after the decision was found to need it."""
 
 UNBOUNDED: Final = 1 << 60
 """The room of a device of which nothing is known and whose use was allowed nevertheless."""
@@ -94,7 +95,8 @@ class Memory:
                 free = reading.free - reserved[device]
                 bounds.append(free)
                 late.append(free + settling[device] + leaving[device] + back[device])
-                self.is_fresh &= now - reading.started <= SAMPLE_AGE_S
+                is_young = now - reading.started <= SAMPLE_AGE_S
+                self.is_fresh &= is_young or reading.started >= world.wanted_since
             else:
                 self.unknown.add(device)
                 if settings.unknown_device == "refuse":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -106,7 +107,7 @@ class Reconciler:
         self._replan_s = REPLAN_FIRST_S
         self._in_pass = False
         self._pass_again = False
-        self._waits_for_sample = False
+        self._sampled = True
         self._idle = asyncio.Event()
 
     def _slept(self, seconds: float) -> None:
@@ -143,7 +144,8 @@ class Reconciler:
         self._warn_of_outgrown()
         if changed:
             self._publish()
-        if self.desired.settings.auto_evict or self.table.intents or self._waits_for_sample:
+        self._sampled = True
+        if self.desired.settings.auto_evict or self.table.intents or self.table.wanted_since < math.inf:
             self.kick()
 
     def _warn_of_outgrown(self) -> None:
@@ -397,7 +399,11 @@ class Reconciler:
         self.blocked = made.blocked
         self.claims = made.claims
         self.table.intents = made.intents
-        self._waits_for_sample = made.wants_sample
+        if not made.wants_sample:
+            self.table.wanted_since = math.inf
+        elif self._sampled:
+            # What has arrived did not do, or has been used: only one that begins from now on is newer.
+            self.table.wanted_since, self._sampled = now, False
         for action in made.actions:
             try:
                 self._apply(action)

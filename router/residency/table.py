@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
@@ -221,6 +222,7 @@ class Table:
         self.options: dict[str, LoadOptions] = {}
         self.intents: Mapping[str, Intent] = {}
         self.short: set[str] = set()
+        self.wanted_since = math.inf
         self.freed: list[Freed] = []
         self.paused = False
         self.resumes_on_request = False
@@ -267,6 +269,7 @@ class Table:
             freed=tuple(self.freed),
             options=self.options,
             intents=self.intents,
+            wanted_since=self.wanted_since,
             short=frozenset(self.short),
             paused=self.paused,
             closing=self.closing,

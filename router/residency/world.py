@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
@@ -144,6 +145,7 @@ class World(Struct, frozen=True):
         placer: knows what models need.
         options: what was asked for when each model was last loaded explicitly.
         intents: the placements for which loads waited after the pass before, by model.
+        wanted_since: since when a decision waits for a newer sample, on the loop's clock; never: infinity.
         short: models whose worker has just died for want of memory, and which are tried once more when nobody
             idle is left on their devices.
     """
@@ -157,6 +159,7 @@ class World(Struct, frozen=True):
     freed: tuple[Freed, ...] = ()
     options: Mapping[str, LoadOptions] = {}
     intents: Mapping[str, Intent] = {}
+    wanted_since: float = math.inf
     short: frozenset[str] = frozenset()
     paused: bool = False
     closing: bool = False
