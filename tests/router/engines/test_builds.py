@@ -7,7 +7,9 @@ import errno
 import json
 import os
 import shutil
+import signal
 import stat
+import sys
 import tarfile
 from collections import namedtuple
 from collections.abc import AsyncIterator, Callable
@@ -673,3 +675,77 @@ async def test_without_a_network_it_is_said_so(folder: Path, make: Make) -> None
     with pytest.raises(RouterError, match="GitHub cannot be asked"):
         await builds.get()
     assert left(folder) == set()
+
+
+# A crash at any moment
+
+DIES = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from router.engines import builds
+from router.engines.base import Capabilities, EngineDevice
+from router.engines.releases import Machine
+
+def die(*_args, **_more):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def look(program):
+    if where == "trying":
+        die()
+    return Capabilities("x", "x", "1", "x", (EngineDevice("Vulkan0", "vulkan", "a card", 1),))
+
+async def main():
+    got = builds.Builds(Path(folder), Machine("linux", "x86_64", frozenset({"vulkan"})), look, base=base)
+    await got.load()
+    await got.get("b101-vulkan", lambda done, total: die() if where == "fetching" and done else None)
+
+where, folder, base = sys.argv[1:]
+unpack, replace = builds.unpack, os.replace
+if where == "unpacking":
+    builds.unpack = lambda *args: (unpack(*args), die())
+if where == "naming":
+    os.replace = lambda a, b: die() if str(b).endswith("b101-vulkan") else replace(a, b)
+if where == "tidying":
+    Path.unlink = die
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("where", ["fetching", "unpacking", "trying", "naming", "tidying"])
+async def test_a_crash_at_any_moment_leaves_no_half_build(
+    folder: Path, make: Make, github: GitHub, base: str, where: str
+) -> None:
+    await make().get()
+    newer = "llama-b101-bin-ubuntu-vulkan-x64.tar.gz"
+    github.publish("b101", {newer: good_tar(tag="b101")})
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES, where, str(folder), base)
+    assert await process.wait() == -signal.SIGKILL
+    builds = make()
+    await builds.load()
+    whole = {ID, "b101-vulkan"} if where == "tidying" else {ID}
+    assert {build.id for build in builds.installed} == whole
+    assert left(folder) == whole | {f".{newer}.part"}
+    fetched = len(github.ranges)
+    assert (await builds.get("b101-vulkan")).id == "b101-vulkan"
+    # Only what had not arrived is asked for.
+    assert github.ranges[fetched:] == ([github.ranges[-1]] if where == "fetching" else [])
+    assert (await run(builds.program("b101-vulkan"))).devices
+
+
+async def test_a_build_that_cannot_be_replaced_stays(
+    folder: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = make()
+    await builds.get()
+    builds.program(ID).write_text("#!/bin/sh\necho old; exit 3\n")
+    real = os.replace
+
+    def busy(old: Path, new: Path) -> None:
+        if Path(new) == folder / ID and ".new-" in str(old):
+            raise PermissionError(errno.EACCES, "The process cannot access the file")
+        real(old, new)
+
+    monkeypatch.setattr(builds_module.os, "replace", busy)
+    with pytest.raises(RouterError, match="could not be kept"):
+        await builds.get(ID)
+    assert "echo old" in builds.program(ID).read_text()
