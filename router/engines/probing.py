@@ -167,8 +167,8 @@ class Prober:
             answers.append(said)
         version, help, listed = answers
         options = frozenset(option for line in help.lines for option in _OPTION.findall(line))
-        match = next((match for line in version.lines if (match := _VERSION.search(line))), None)
-        if match is None or not options >= _SERVER:
+        told = next((match for line in version.lines if (match := _VERSION.search(line))), None)
+        if told is None or not options >= _SERVER:
             return msgspec.structs.replace(base, problem="it is no llama-server")
         devices = tuple(
             EngineDevice(
@@ -179,7 +179,7 @@ class Prober:
         )
         return msgspec.structs.replace(
             base,
-            version=f"{match['first']} ({match['rest']})" if match["rest"] else match["first"],
+            version=f"{told['first']} ({told['rest']})" if told["rest"] else told["first"],
             devices=devices,
             options=tuple(sorted(options)),
             note=_note(listed.lines, devices),

@@ -30,7 +30,7 @@ _MAKERS: Final = {
 }
 _MAKER_OF: Final = {"cuda": "nvidia", "rocm": "amd", "metal": "apple", "sycl": "intel"}
 _NOISE: Final = re.compile(
-    r"\([^)]*\)|\[[^\]]*\]|\b(?:nvidia|amd|intel|corporation|inc|graphics)\b|[^a-z0-9]+"
+    r"\([^)]*\)|\b(?:nvidia|amd|ati|intel|corporation|advanced micro devices|inc|graphics)\b|[^a-z0-9]+"
 )
 
 
@@ -108,18 +108,23 @@ def _pair(gpus: Sequence[Known], devices: Sequence[EngineDevice], *, by_bus: boo
         return {device.name: gpu for device, gpu in zip(devices, gpus, strict=True)}
     pairs: dict[str, Known] = {}
     rest_gpus, rest_devices = list(gpus), list(devices)
-    for alike in (_same_name, _same_model, _same_maker):
-        groups = [([gpu for gpu in rest_gpus if alike(gpu, device)], device) for device in list(rest_devices)]
-        for mine, device in groups:
-            mine = [gpu for gpu in mine if gpu in rest_gpus]
-            rivals = [other for other in rest_devices if any(alike(gpu, other) for gpu in mine)]
-            # With as many of the one as of the other, their orders are the same. Else a mere maker proves
-            # nothing.
-            if not mine or (alike is _same_maker and len(rivals) != len(mine)):
+    for alike, is_sure in (
+        (_same_name, True),
+        (_same_model, True),
+        (_like_model, False),
+        (_same_maker, False),
+    ):
+        groups = [(device, [gpu for gpu in rest_gpus if alike(gpu, device)]) for device in rest_devices]
+        for device, mine in groups:
+            rivals = [other for other, its in groups if any(gpu in its for gpu in mine)]
+            # Likeness alone proves something only with as many of the one as of the other.
+            if not is_sure and (len(rivals) != len(mine) or any(its != mine for _, its in groups if its)):
                 continue
-            pairs[device.name] = mine[0]
-            rest_gpus.remove(mine[0])
-            rest_devices.remove(device)
+            left = [gpu for gpu in mine if gpu in rest_gpus]
+            if left:
+                pairs[device.name] = left[0]
+                rest_gpus.remove(left[0])
+        rest_devices = [device for device in rest_devices if device.name not in pairs]
     return pairs
 
 
@@ -165,6 +170,12 @@ def _same_model(gpu: Known, device: EngineDevice) -> bool:
     """The same but for makers' names, marks, and what drivers add in brackets."""
     plain = _plain(gpu.name)
     return bool(plain) and plain == _plain(device.description)
+
+
+def _like_model(gpu: Known, device: EngineDevice) -> bool:
+    """One name has all the words of the other, a number among them: lists of names give several at once."""
+    ours, its = set(_plain(gpu.name).split()), set(_plain(device.description).split())
+    return (ours <= its or its <= ours) and any(any(map(str.isdigit, word)) for word in ours & its)
 
 
 def _same_maker(gpu: Known, device: EngineDevice) -> bool:
