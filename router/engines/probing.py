@@ -57,6 +57,7 @@ _MATTERS: Final = tuple(
 )
 #: What must be among the options of a program that is a llama-server.
 _SERVER: Final = frozenset({"--parallel", "--port", "--metrics"})
+_ERROR: Final = re.compile(r"error|cannot|no such file|not found|refused|denied", re.IGNORECASE)
 _GPU_TROUBLE: Final = re.compile(
     r"(?:failed to initialize|no (?:cuda|rocm|hip|vulkan)\S* devices? |driver version is insufficient|"
     r"no devices found|failed to load)",
@@ -284,10 +285,11 @@ def _problem(said: _Said, otherwise: str) -> str:
     last = next((line.strip() for line in reversed(said.lines) if line.strip()), "")
     if said.code < 0:
         return f"it was ended by signal {-said.code}" + (f": {last[:300]}" if last else "")
-    lines = [line.strip() for line in said.lines if "error" in line.lower() or "cannot" in line.lower()]
-    return (lines[0] if lines else last)[:300] or (
-        f"it ended with status {said.code}" if said.code else otherwise
-    )
+    if error := next((line.strip() for line in said.lines if _ERROR.search(line)), ""):
+        return error[:300]
+    if said.code:
+        return f"it ended with status {said.code}" + (f" ({last[:300].rstrip('.')})" if last else "")
+    return otherwise
 
 
 def _note(lines: Sequence[str], devices: Sequence[EngineDevice]) -> str:
