@@ -24,6 +24,14 @@ def gib(count: int) -> str:
     return f"{count / GIB:.1f}{NBSP}GiB"
 
 
+def size(count: int) -> str:
+    """`512 MiB` for a number of bytes: exact, in the largest unit that leaves a whole number."""
+    for unit in ("TIB", "GIB", "MIB", "KIB"):
+        if count and count % _UNITS[unit] == 0:
+            return f"{count // _UNITS[unit]} {unit[0]}iB"
+    return f"{count} B" if count else "0"
+
+
 def parse_size(text: str) -> int:
     """Bytes of a size such as `24GiB`, `1.5 GiB` or `500MiB`; a number alone is bytes.
 
@@ -34,8 +42,8 @@ def parse_size(text: str) -> int:
     unit = match[2].upper() if match else ""
     if match is None or unit not in _UNITS:
         wanted = "a size such as 24GiB or 500MiB"
-        if unit in ("KB", "MB", "GB", "TB", "K", "M", "G", "T"):
-            wanted = f"the unit {unit[0]}iB"
+        if match is not None and unit in ("KB", "MB", "GB", "TB", "K", "M", "G", "T"):
+            wanted = f"{match[1]}{unit[0]}iB"
         raise ValueError(f"{text.strip()!r} is not a size: use {wanted}")
     number = float(match[1]) if "." in match[1] else int(match[1])
     size = int(number * _UNITS[unit])

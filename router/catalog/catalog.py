@@ -10,47 +10,66 @@ from pathlib import Path
 from types import MappingProxyType
 
 from router.catalog import scan as scanning
+from router.catalog import survey as surveying
 from router.catalog.model import Model, by_every_name, spelled
+from router.catalog.options import LoadOptions
+from router.catalog.options_file import OptionsFile
+from router.catalog.places import Place, folder
+from router.errors import RouterError
 from router.memory.demand import model_type
-from router.memory.header import ModelHeader, read_header
+from router.memory.header import ModelHeader, read_shards
 from router.settings.watching import INTERVAL_S, Settling, Waker
 
 log = logging.getLogger(__name__)
 
 
 class Catalog:
-    """The models in a list of folders, looked through off the loop.
+    """The models in a list of folders and stores, looked through off the loop.
 
     Attributes:
         on_change: called after each scan that changed `models`, with the new mapping.
         scanned: at least one scan is complete.
-        problems: folders that cannot be searched, one sentence each.
     """
 
     def __init__(
         self,
         folders: Sequence[Path] = (),
         *,
+        stores: Sequence[Place] = (),
+        options: OptionsFile | None = None,
         on_change: Callable[[Mapping[str, Model]], None] | None = None,
-        read: Callable[[Path], ModelHeader] = read_header,
+        read: scanning.Read = read_shards,
         type_of: Callable[[ModelHeader], str] = model_type,
         settling: Settling | None = None,
         interval_s: float = INTERVAL_S,
-        max_depth: int = scanning.MAX_DEPTH,
+        max_depth: int = surveying.MAX_DEPTH,
     ) -> None:
+        """`read` reads the header of a model from all its files, in order; a thread calls it."""
         self.on_change = on_change
         self.scanned = False
-        self.problems: tuple[str, ...] = ()
         self._folders = tuple(folders)
+        self._stores = tuple(stores)
+        self._options = options
+        if options is not None:
+            options.on_change = self.wake
         self._cache = scanning.HeaderCache(read)
         self._type_of = type_of
         self._settling = settling or Settling()
         self._max_depth = max_depth
         self._models: Mapping[str, Model] = MappingProxyType({})
         self._names: Mapping[str, Model] = MappingProxyType({})
-        self._survey: scanning.Survey | None = None
+        self._survey: surveying.Survey | None = None
+        self._problems: tuple[str, ...] = ()
+        self._suspects: tuple[str, ...] = ()
+        self._told: frozenset[str] = frozenset()
         self._order = asyncio.Lock()
         self._waker = Waker(interval_s)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Folders that cannot be searched, and faults of the options file, one sentence each."""
+        of_options = self._options.problems if self._options is not None else ()
+        return (*self._problems, *of_options, *self._suspects)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -61,8 +80,18 @@ class Catalog:
     def folders(self, folders: Sequence[Path]) -> None:
         if tuple(folders) != self._folders:
             self._folders = tuple(folders)
-            self._survey = None
-            self._waker.wake()
+            self.wake()
+
+    @property
+    def stores(self) -> tuple[Place, ...]:
+        """The stores of other programs, looked through after the folders."""
+        return self._stores
+
+    @stores.setter
+    def stores(self, stores: Sequence[Place]) -> None:
+        if tuple(stores) != self._stores:
+            self._stores = tuple(stores)
+            self.wake()
 
     @property
     def models(self) -> Mapping[str, Model]:
@@ -80,11 +109,16 @@ class Catalog:
         A model that is missing stays listed until it has been missing for a while, or goes at once without
         `settle`.
         """
+        if self._options is not None and not self.scanned:
+            await self._options.reload()
         async with self._order:
-            folders = self._folders
-            survey, found = await asyncio.to_thread(self._look, folders)
-            self._survey = survey if folders == self._folders else None
-            self._report(survey.problems)
+            asked = self._asked
+            options = self._options.options if self._options is not None else {}
+            survey, found, suspects = await asyncio.to_thread(self._look, asked, options)
+            # A place or an option that changed meanwhile makes the next look a whole one.
+            is_current = asked == self._asked and (self._options is None or options is self._options.options)
+            self._survey = survey if is_current else None
+            self._report(survey, suspects)
             missing = [name for name in self._models if name not in found]
             due = self._settling.due(missing)
             kept = {name: self._models[name] for name in missing if settle and name not in due}
@@ -94,7 +128,10 @@ class Catalog:
 
     async def watch(self) -> None:
         """Scan whenever something changed, until cancelled."""
-        await self._waker.run(self._look_again, "the model folders")
+        async with asyncio.TaskGroup() as watches:
+            if self._options is not None:
+                watches.create_task(self._options.watch(), name="model options watch")
+            await self._waker.run(self._look_again, "the model folders")
 
     def wake(self) -> None:
         """Make a running watch look now."""
@@ -111,20 +148,50 @@ class Catalog:
         found = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.5)
         return [folded[match] for match in found]
 
-    def _look(self, folders: Sequence[Path]) -> tuple[scanning.Survey, dict[str, Model]]:
-        survey = scanning.survey(folders, self._max_depth)
-        return survey, scanning.models(survey, self._cache, self._type_of)
+    async def save_options(self, model: Model, options: LoadOptions) -> None:
+        """Make these the options of a model, in force when it returns and in the options file.
+
+        Raises:
+            RouterError: there is no such file, or it could not be written; nothing has changed.
+        """
+        if self._options is None:
+            raise RouterError("Options of models are not kept here.", code="options_not_saved")
+        await self._options.save(model, options)
+        await self.scan()
+
+    async def projector_bytes(self, path: str) -> int:
+        """Bytes of the tensors of a projector that a load names; 0 if the file cannot be read."""
+        if not path:
+            return 0
+        return await asyncio.to_thread(scanning.projector_bytes, Path(path), self._cache)
+
+    @property
+    def _asked(self) -> tuple[Place, ...]:
+        return (*map(folder, self._folders), *self._stores)
+
+    def _look(
+        self, places: Sequence[Place], options: Mapping[str, LoadOptions]
+    ) -> tuple[surveying.Survey, dict[str, Model], tuple[str, ...]]:
+        survey = surveying.survey(places, self._max_depth)
+        found = scanning.models(survey, self._cache, self._type_of, options)
+        suspects = self._options.suspects(options, by_every_name(found.values())) if self._options else ()
+        return survey, found, suspects
 
     async def _look_again(self) -> None:
         last = self._survey
-        if last is None or self._settling.pending or await asyncio.to_thread(scanning.changed, last):
+        if last is None or self._settling.pending or await asyncio.to_thread(surveying.changed, last):
             await self.scan()
 
-    def _report(self, problems: tuple[str, ...]) -> None:
-        for problem in problems:
-            if problem not in self.problems:
+    def _report(self, survey: surveying.Survey, suspects: tuple[str, ...]) -> None:
+        known = (*self._problems, *self._suspects)
+        for problem in (*survey.problems, *suspects):
+            if problem not in known:
                 log.warning("%s", problem)
-        self.problems = problems
+        self._problems, self._suspects = survey.problems, suspects
+        for note in survey.notes:
+            if note not in self._told:
+                log.info("%s", note)
+        self._told = frozenset(survey.notes)
 
     def _put(self, models: dict[str, Model]) -> None:
         models = dict(sorted(models.items()))
@@ -133,7 +200,7 @@ class Catalog:
         for model in models.values():
             known = self._models.get(model.name)
             if model.broken and (known is None or known.broken != model.broken):
-                log.warning("%s cannot be loaded: %s", scanning.readable(model.path), model.broken)
+                log.warning("%s cannot be loaded: %s", surveying.readable(model.path), model.broken)
         self._models = MappingProxyType(models)
         self._names = MappingProxyType(by_every_name(models.values()))
         if self.on_change is not None:

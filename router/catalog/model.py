@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable
 
@@ -61,6 +62,12 @@ class Model(Struct, frozen=True):
 def spelled(name: str) -> str:
     """A name as the catalog spells it: letters with their accents composed, however it was typed."""
     return unicodedata.normalize("NFC", name)
+
+
+def written(text: str) -> str:
+    """A file's name as a part of a model's: composed, printable, and writable as UTF-8."""
+    composed = unicodedata.normalize("NFC", os.fsencode(text).decode("utf-8", "replace"))
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in composed)
 
 
 def by_every_name(models: Iterable[Model]) -> dict[str, Model]:

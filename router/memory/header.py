@@ -235,7 +235,8 @@ def read_shards(paths: Sequence[Path]) -> ModelHeader:
     for number, path in enumerate(paths):
         more, others = (metadata, tensors) if number == 0 else _read(path)
         try:
-            count, place = more.integer("split.count", 1), more.integer("split.no")
+            # Merging shards leaves a count of 0.
+            count, place = more.integer("split.count", 1) or 1, more.integer("split.no")
         except _Unsound as error:
             raise _fault(path, str(error)) from None
         if count != len(paths) or place != number:
@@ -636,7 +637,7 @@ def _header(architecture: str, metadata: _Metadata, tensors: Mapping[str, _Tenso
         is_latent=hint("attention.key_length_mla") > 0 and hint("attention.value_length_mla") > 0,
         indexer_key_length=hint("attention.indexer.key_length"),
         full_attention_interval=hint("full_attention_interval"),
-        shard_count=metadata.hint("split.count", 1),
+        shard_count=metadata.hint("split.count", 1) or 1,
         kind=kind if isinstance(kind, str) else "",
         projection_length=hint("vision.projection_dim") or hint("audio.projection_dim"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from router.settings.schema import Applies, SettingInfo, describe, shown
+from router.settings.schema import Applies, SettingInfo, describe, written
 
 INTRODUCTION: Final = """\
 # Settings
@@ -54,7 +54,7 @@ def _row(info: SettingInfo) -> str:
     cells = (
         f"`{info.key}`",
         info.expected,
-        f"`{shown(info.default)}`",
+        f"`{written(info.key, info.default)}`",
         f"{info.title}. {info.help}",
         f"`{info.environment}`",
     )

@@ -22,9 +22,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from router.errors import BadRequest
-from router.units import parse_size
+from router.units import parse_size, size
 
 UNLIMITED = -1
+MODEL_SOURCES: Final = ("huggingface", "lmstudio", "ollama")
+"""Programs whose models can be used where they are."""
 ENV_PREFIX: Final = "LEMON_TRAY_"
 API_KEY_VARIABLE: Final = "LEMON_TRAY_API_KEY"
 """Not a setting: an API key that is valid besides those in the file."""
@@ -260,6 +262,16 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             Applies.LIVE,
         ),
     ] = ()
+    model_sources: Annotated[
+        tuple[str, ...],
+        _about(
+            "Other programs' models",
+            "Programs whose models are listed and used where they are; nothing is changed there.",
+            "Models",
+            Applies.LIVE,
+            items="source",
+        ),
+    ] = MODEL_SOURCES
     load_queue_timeout_s: Annotated[
         int,
         _about(
@@ -375,7 +387,7 @@ class SettingInfo(Struct, frozen=True):
         applies: when a change acts.
         type: `bool`, `int`, `size` (bytes), `float`, `str`, `choice` or `list` (of texts).
         choices: the values of a choice.
-        items: what a list is of: `folder`, `host` or `origin`.
+        items: what a list is of: `folder`, `source`, `host` or `origin`.
         minimum, maximum: the limits of a number, both allowed; of a text, its length.
         special: numbers with a meaning of their own, such as -1 for no limit. They lie within the limits.
         least: where the ordinary range begins, if above `minimum`; below it only `special` is allowed.
@@ -426,6 +438,7 @@ class SettingInfo(Struct, frozen=True):
 
 _LISTS: Final = {
     "folder": "a list of full folder paths",
+    "source": f"a list of any of {', '.join(MODEL_SOURCES)}",
     "host": "a list of host names or addresses, without a port",
     "origin": "a list of origins such as http://localhost:3000 or vscode-webview://*",
 }
@@ -506,9 +519,21 @@ def check(key: str, value: Any) -> Any:
     accepted = _accept(info, value)
     if accepted is None:
         raise BadRequest(
-            f"{key}: expected {info.expected}; got {shown(value)}", code="invalid_setting", param=key
+            f"{key}: expected {info.expected}; got {shown(value)}{_advice(info, value)}",
+            code="invalid_setting",
+            param=key,
         )
     return accepted
+
+
+def _advice(info: SettingInfo, value: Any) -> str:
+    """What is wrong with the form of a size, such as another unit."""
+    if info.type == "size" and isinstance(value, str):
+        try:
+            parse_size(value)
+        except ValueError as error:
+            return f" ({error})"
+    return ""
 
 
 def _accept(info: SettingInfo, value: Any) -> Any | None:
@@ -521,12 +546,12 @@ def _accept(info: SettingInfo, value: Any) -> Any | None:
             return value if value in info.special or _within(info, value) else None
         case "size":
             try:
-                size = parse_size(value) if isinstance(value, str) else value
+                count = parse_size(value) if isinstance(value, str) else value
             except ValueError:
                 return None
-            if not isinstance(size, int) or isinstance(size, bool):
+            if not isinstance(count, int) or isinstance(count, bool):
                 return None
-            return size if size in info.special or _within(info, size) else None
+            return count if count in info.special or _within(info, count) else None
         case "choice":
             return value if value in info.choices else None
         case "float":
@@ -546,6 +571,8 @@ def _accept(info: SettingInfo, value: Any) -> Any | None:
 
 def _is_item(kind: str, item: str) -> bool:
     match kind:
+        case "source":
+            return item in MODEL_SOURCES
         case "host":
             return _HOST.fullmatch(item) is not None
         case "origin":
@@ -570,6 +597,17 @@ def shown(value: Any) -> str:
         return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}infinity"
     text = json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def written(key: str, value: Any) -> str:
+    """The value of a setting as people write it: `512 MiB`, `wait`, `true`, `["/models"]`; `parse` takes it.
+
+    Raises:
+        BadRequest: there is no such setting.
+    """
+    if info_of(key).type == "size" and isinstance(value, int):
+        return size(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def parse(key: str, text: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,15 @@ from router.memory.header import ModelHeader
 from router.settings.watching import Settling
 
 
-def header(architecture: str = "llama", weights: int = 1) -> ModelHeader:
+def header(
+    architecture: str = "llama", weights: int = 1, kind: str = "", width: str = "8", projects: str = "0"
+) -> ModelHeader:
     return ModelHeader(
         architecture=architecture,
         name="",
         context_length=4096,
         block_count=1,
-        embedding_length=8,
+        embedding_length=int(width),
         feed_forward_length=8,
         head_count=1,
         head_count_kv=(1,),
@@ -29,23 +31,33 @@ def header(architecture: str = "llama", weights: int = 1) -> ModelHeader:
         vocab_size=8,
         weights_bytes=weights,
         token_embd_bytes=1,
+        kind=kind,
+        projection_length=int(projects),
     )
 
 
 class Reader:
-    """Takes the first word of a file for its architecture and refuses `bad`; remembers what it read."""
+    """Takes the first word of a file for its architecture, and others such as `kind=adapter` for more.
+
+    It refuses `bad`, and remembers what it read.
+    """
 
     def __init__(self) -> None:
         self.read: list[str] = []
         self.before: Callable[[Path], None] = lambda _path: None
 
-    def __call__(self, path: Path) -> ModelHeader:
+    def __call__(self, paths: Sequence[Path]) -> ModelHeader:
+        path = paths[0]
         self.before(path)
         self.read.append(path.name)
         words = path.read_text("utf-8").split()
         if not words or words[0] == "bad":
             raise ConfigError(f"{path.name} is no GGUF file.")
-        return header(words[0], path.stat().st_size)
+        return header(
+            words[0],
+            sum(each.stat().st_size for each in paths),
+            **dict(word.split("=") for word in words[1:] if "=" in word),
+        )
 
 
 class Clock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -111,10 +112,10 @@ async def test_a_header_is_read_once_and_again_when_the_file_changed(
 async def test_a_file_that_could_not_be_opened_is_tried_again(folder: Path) -> None:
     answers: list[OSError | ModelHeader] = [PermissionError(13, "Permission denied"), header()]
 
-    def read(path: Path) -> ModelHeader:
+    def read(paths: Sequence[Path]) -> ModelHeader:
         answer = answers.pop(0)
         if isinstance(answer, OSError):
-            raise ConfigError(f"{path.name} cannot be read: {answer.strerror}.") from answer
+            raise ConfigError(f"{paths[0].name} cannot be read: {answer.strerror}.") from answer
         return answer
 
     put(folder / "m.gguf")
