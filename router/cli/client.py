@@ -58,15 +58,17 @@ class Client:
         with self._answer("POST", path, body, timeout_s) as response:
             return _json(response)
 
-    def events(self, path: str, *, timeout_s: float | None = None) -> Iterator[tuple[str, bytes]]:
+    def events(
+        self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> Iterator[tuple[str, bytes]]:
         """Name and data of each event of a stream, until the router ends it.
 
-        `timeout_s` bounds each wait; without it silence is no fault.
+        With a `body` it is posted. `timeout_s` bounds each wait; without it silence is no fault.
 
         Raises:
             NotRunning, RouterError: as `get`.
         """
-        with self._answer("GET", path, None, timeout_s) as response:
+        with self._answer("GET" if body is None else "POST", path, body, timeout_s) as response:
             name, data = "message", bytearray()
             while line := response.readline(EVENT_LIMIT):
                 field, _, value = line.rstrip(b"\r\n").partition(b":")

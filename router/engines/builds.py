@@ -293,18 +293,16 @@ class Builds:
 
     def _nothing_suits(self, wanted: str | None) -> NotFound:
         machine = f"{self.machine.system} on {self.machine.processor}"
+        hint = "A llama-server of your own can be used by its path: lemon-tray engine use PATH."
         if wanted is not None:
             reason = f"llama.cpp's latest releases have no build for {wanted} and {machine}."
         elif not self.machine.backends:
             reason = "No GPU was found on this machine, so no GPU build suits it."
+            hint = "Name a kind of build to try one all the same: lemon-tray engine get vulkan."
         else:
             cards = ", ".join(sorted(self.machine.backends))
             reason = f"llama.cpp's latest releases have no build for {machine} and a GPU of kind {cards}."
-        return NotFound(
-            reason,
-            code="no_build",
-            hint="A llama-server of your own can be used by its path: lemon-tray engine use PATH.",
-        )
+        return NotFound(reason, code="no_build", hint=hint)
 
     async def _works(self, build: Build) -> bool:
         return not (await self._try_out(self.program(build.id))).problem

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import structs
 
+from router.devices import machine
+from router.devices.sampler import Sampler
 from router.engines.base import Capabilities
 from router.engines.builds import Build, Builds, download_name
 from router.engines.choice import AUTO, EMBEDDED, Choice, choose, kind_of
-from router.engines.releases import Offer, title_of
+from router.engines.finding import find_programs
+from router.engines.probing import Prober
+from router.engines.releases import GITHUB, Machine, Offer, title_of
 from router.errors import BadRequest, Conflict, NotFound
+from router.paths import Paths
 from router.service.downloads import Downloads, Progress
+from router.settings.store import SettingsStore
 from router.snapshot import EngineView
 from router.tasks import Tasks
 
@@ -29,8 +36,8 @@ class Probe(Protocol):
         """`again` asks it although the answer is known."""
 
 
-#: The llama-server programs on this machine, the one to prefer first.
-Find = Callable[[], Awaitable[Sequence[Path]]]
+#: The llama-server programs on this machine, the one to prefer first. Run in a thread.
+Find = Callable[[], Sequence[Path]]
 
 
 class Engines:
@@ -95,7 +102,7 @@ class Engines:
 
     async def look(self) -> None:
         """Look for programs again, and at every engine."""
-        found = [str(path) for path in await self._find()]
+        found = [str(path) for path in await asyncio.to_thread(self._find)]
         if Path(self._setting).is_absolute():
             found.append(self._setting)
         wanted: dict[str, Path | None] = {EMBEDDED: None}
@@ -248,6 +255,63 @@ class Engines:
             size=0 if build is None else build.size,
             problem=engine.problem,
         )
+
+
+def make_engines(
+    paths: Paths,
+    downloads: Downloads,
+    *,
+    change: Callable[[Mapping[str, Any]], Awaitable[object]],
+    on_change: Callable[[], None],
+    setting: str = AUTO,
+    in_use: Callable[[str], bool] = lambda _id: False,
+) -> Engines:
+    """The engines of this machine. `in_use` tells whether a worker of a build runs, by the build's id."""
+    # What is tried lies in a folder that is gone afterwards: no reason to remember it.
+    builds = Builds(paths.engines_dir, Machine.here(), Prober(), in_use=in_use, base=GITHUB)
+    return Engines(
+        builds,
+        downloads,
+        probe=Prober(paths.cache_dir),
+        find=find_programs,
+        change=change,
+        on_change=on_change,
+        setting=setting,
+    )
+
+
+@contextlib.asynccontextmanager
+async def standalone(
+    paths: Paths, store: SettingsStore, progress: Progress | None = None
+) -> AsyncIterator[Engines]:
+    """The engines for a command that runs without a router; settings go into the file.
+
+    `progress` is told how far a fetch is: bytes done, and in all once that is known.
+    """
+
+    async def change(changes: Mapping[str, Any]) -> None:
+        await store.change(changes).written
+
+    def told() -> None:
+        running = next((view for view in downloads.views if view.state == "running"), None)
+        if progress is not None and running is not None:
+            progress(running.done, running.total)
+
+    downloads = Downloads(told)
+    engines = make_engines(
+        paths, downloads, change=change, on_change=lambda: None, setting=store.settings.engine
+    )
+    devices = Sampler(machine.sources())
+    try:
+        readings = await devices.read()
+        engines.set_gpus(reading.device.backend for reading in readings)
+        await engines.start()
+        yield engines
+    finally:
+        await devices.close()
+        await downloads.close()
+        await engines.close()
+        await store.close()
 
 
 def _offer_view(offer: Offer) -> EngineView:

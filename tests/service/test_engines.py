@@ -102,7 +102,7 @@ class Bench:
             id, "An engine", "1.0", id, self.reach.get(id, ()), problem=self.problems.get(id, "")
         )
 
-    async def find(self) -> list[Path]:
+    def find(self) -> list[Path]:
         return self.programs
 
     async def change(self, changes: Mapping[str, Any]) -> int:

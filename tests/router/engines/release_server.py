@@ -19,11 +19,13 @@ from router.engines.releases import Machine
 LINUX = Machine("linux", "x86_64", frozenset({"vulkan"}))
 TAG = "b100"
 
-#: A llama-server that only says who it is; what it reads beside itself shows that it was unpacked whole.
+#: A llama-server that only says who it is, whatever it is asked; what it reads beside itself shows that it was unpacked whole.
 PROGRAM = """#!/bin/sh
 beside="$(dirname "$0")/libllama.so"
 echo "version: 100 (abcdef) $(cat "$beside" 2>/dev/null || echo alone)"
-echo "Vulkan0: a card" "$@"
+echo "Available devices:"
+echo "  Vulkan0: a card (8192 MiB, 8000 MiB free)"
+echo "  --parallel N  --port PORT  --metrics"
 """
 # Does not get smaller when packed.
 PADDING = random.Random(1).randbytes(2_500_000)
