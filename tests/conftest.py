@@ -36,6 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
         os.environ[f"XDG_{kind}_HOME"] = str(home / kind.lower())
+    # Models that other programs keep here are no part of any test.
+    for variable in ("HF_HUB_CACHE", "OLLAMA_MODELS"):
+        os.environ[variable] = str(home / "none")
     runtime = home / "runtime"
     runtime.mkdir(mode=0o700)
     os.environ["XDG_RUNTIME_DIR"] = str(runtime)

@@ -74,38 +74,44 @@ def stores(
 
 
 def _paths(kind: PlaceKind, environ: Mapping[str, str], system: str) -> Iterator[Path]:
+    """Without a home folder only what variables name."""
     home = _home(environ)
 
     def named(variable: str) -> Path | None:
         value = environ.get(variable, "").strip()
-        if value == "~" or value.startswith(("~/", "~\\")):
+        if home is not None and (value == "~" or value.startswith(("~/", "~\\"))):
             value = os.fspath(home / value[2:])
         return Path(value) if os.path.isabs(value) else None
 
     match kind:
         case PlaceKind.HUGGING_FACE:
             hub = named("HF_HUB_CACHE") or named("HUGGINGFACE_HUB_CACHE")
+            if hub is not None:
+                yield hub
+                return
             above = named("HF_HOME")
-            if above is None:
-                above = (named("XDG_CACHE_HOME") or home / ".cache") / "huggingface"
-            yield hub or above / "hub"
-        case PlaceKind.LM_STUDIO:
+            cache = named("XDG_CACHE_HOME")
+            if cache is None and home is not None:
+                cache = home / ".cache"
+            if above is None and cache is not None:
+                above = cache / "huggingface"
+            if above is not None:
+                yield above / "hub"
+        case PlaceKind.LM_STUDIO if home is not None:
             yield home / ".lmstudio" / "models"
             yield home / ".cache" / "lm-studio" / "models"
         case PlaceKind.OLLAMA:
             moved = named("OLLAMA_MODELS")
             if moved is not None:
                 yield moved
-                return
-            yield home / ".ollama" / "models"
-            if system.startswith("linux"):
-                yield from map(Path, _OLLAMA_SERVICE)
+            elif home is not None:
+                yield home / ".ollama" / "models"
+                if system.startswith("linux"):
+                    yield from map(Path, _OLLAMA_SERVICE)
         case _:
             return
 
 
-def _home(environ: Mapping[str, str]) -> Path:
-    for variable in ("HOME", "USERPROFILE"):
-        if os.path.isabs(environ.get(variable, "")):
-            return Path(environ[variable])
-    return Path(os.path.expanduser("~"))
+def _home(environ: Mapping[str, str]) -> Path | None:
+    named = (environ.get(variable, "") for variable in ("HOME", "USERPROFILE"))
+    return next((Path(path) for path in named if os.path.isabs(path)), None)

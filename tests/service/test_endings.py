@@ -117,7 +117,7 @@ async def program(home: Path, models: Path, *command: str, **settings: Any) -> A
     for kind in ("config", "data", "state", "cache"):
         environ[f"XDG_{kind.upper()}_HOME"] = str(home / kind)
     (home / "run").mkdir(mode=0o700, exist_ok=True)
-    environ |= {"XDG_RUNTIME_DIR": str(home / "run"), "QT_QPA_PLATFORM": "offscreen"}
+    environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(home / "run"), "QT_QPA_PLATFORM": "offscreen"}
     environ[PIPE] = str(home / "pipe")
     if not (home / "pipe").exists():
         os.mkfifo(home / "pipe")

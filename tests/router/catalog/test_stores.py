@@ -387,3 +387,9 @@ def test_places_moved_by_the_programs_own_variables() -> None:
     ):
         assert where({**home, **more}, "linux", PlaceKind.HUGGING_FACE) == [expected]
     assert where({**home, "OLLAMA_MODELS": "/big/ollama"}, "linux", PlaceKind.OLLAMA) == ["/big/ollama"]
+
+
+@pytest.mark.fault("F34")
+def test_without_a_home_folder_only_what_variables_name() -> None:
+    assert stores(environ={}) == ()
+    assert [place.path.as_posix() for place in stores(environ={"HOME": "", "OLLAMA_MODELS": "/o"})] == ["/o"]
