@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from msgspec import structs
 
 from router.catalog.catalog import Catalog
 from router.catalog.demo import DEMO, fetch_demo
 from router.catalog.model import Model
+from router.catalog.options import as_mapping
+from router.catalog.options_file import OptionsFile
+from router.catalog.places import stores
 from router.devices import machine
 from router.devices.base import DeviceProvider, DeviceReading
 from router.devices.sampler import Sampler
@@ -25,6 +27,7 @@ from router.engines.embedded import EmbeddedEngine
 from router.engines.simulating import SimulatingEngine
 from router.errors import BadRequest, ConfigError, ModelNotFound, NotFound
 from router.memory.measured import Measured
+from router.memory.store import HeaderStore
 from router.paths import Paths
 from router.policy.document import Policy
 from router.policy.parse import parse_policy
@@ -99,7 +102,12 @@ class Router:
             paths.config_file, environ, forced=overrides, on_change=self._settings_changed
         )
         self._state = StateFile(paths.state_dir)
-        self._catalog = Catalog(on_change=lambda _models: self._catalog_changed())
+        self._environ = environ
+        self._catalog = Catalog(
+            options=OptionsFile(paths.options_file),
+            read=HeaderStore(paths.headers_dir).get,
+            on_change=lambda _models: self._catalog_changed(),
+        )
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
         self._downloads = Downloads(self._publish)
         self._lag = LagProbe()
@@ -164,7 +172,7 @@ class Router:
             "device readings",
         )
         await asyncio.to_thread(self._policies.load)
-        self._catalog.folders = self._folders()
+        self._look_in_places()
         scan = self._tasks.spawn(self._first_scan(), "first scan")
         await asyncio.wait([scan], timeout=FIRST_SCAN_S)
         settings = self._store.settings
@@ -276,7 +284,7 @@ class Router:
             return
         self._reconciler.configure(settings=settings)
         self._size_models()
-        self._catalog.folders = self._folders()
+        self._look_in_places()
 
     def _policies_changed(self) -> None:
         if self._reconciler is not None and self._catalog.scanned:
@@ -294,9 +302,12 @@ class Router:
             _shown(model, sizes.get(model.name, Size())) for model in self._catalog.models.values()
         )
 
-    def _folders(self) -> tuple[Path, ...]:
-        asked = (Path(folder).expanduser() for folder in self._store.settings.models_dirs)
-        return (self._paths.models_dir, *self._models_dirs, *asked)
+    def _look_in_places(self) -> None:
+        """Tell the catalog where to look, by the settings in force."""
+        settings = self._store.settings
+        asked = (Path(folder).expanduser() for folder in settings.models_dirs)
+        self._catalog.folders = (self._paths.models_dir, *self._models_dirs, *asked)
+        self._catalog.stores = stores(settings.model_sources, self._environ)
 
     def _is_moving_memory(self) -> bool:
         return any(
@@ -472,14 +483,17 @@ class Router:
         return schema.defaults()
 
     async def load(self, model: str, options: Mapping[str, Any]) -> None:
-        """Load and wait until it is ready. `options` may name `ctx_size`, `parallel`, `pinned`.
+        """Load and wait until it is ready. `options` are those of a model, `pinned` and `save_options`.
 
         Raises:
-            RouterError: as `acquire`; BadRequest for an unknown or wrong option.
+            RouterError: as `acquire`; BadRequest for an unknown or wrong option; or the model is loaded, but
+                its options could not be saved.
         """
         found = self._model(model)
         asked = load_options(options, found.options)
         await self._residency.load(found.name, asked.options, pinned=asked.pinned)
+        if asked.save is not None:
+            await self._catalog.save_options(found, asked.save)
 
     async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """What loading a model would take on each device, and whether it is admitted. Loads nothing.
@@ -635,5 +649,5 @@ def _shown(model: Model, size: Size) -> ModelView:
         needs=size.needs,
         fits=size.fits,
         source=model.source,
-        options=msgspec.to_builtins(model.options),
+        options=as_mapping(model.options),
     )
