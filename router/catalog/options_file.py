@@ -188,9 +188,12 @@ class OptionsFile:
                 problems.append(f"{where}: it is there twice; the second is not used")
             elif isinstance(entry, dict):
                 options[name], faults = _entry(entry)
-                problems += [f"{where}: {fault.message}; it is not used" for fault in faults]
-                if faults:
-                    faulty.add(name)
+                for fault in faults:
+                    is_known = fault.param in _OPTIONS
+                    ending = "it is not used" if is_known else "it is kept, and does nothing"
+                    problems.append(f"{where}: {fault.message}; {ending}")
+                    if is_known:
+                        faulty.add(name)
             else:
                 problems.append(f"{where}: {_EXPECTED}; got {shown(entry)}; it is not used")
                 options[name] = NO_OPTIONS

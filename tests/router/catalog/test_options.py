@@ -221,7 +221,7 @@ LIKELY = st.sampled_from(
 @given(
     st.dictionaries(st.sampled_from([*LoadOptions.__struct_fields__, "other"]), ANY_JSON | LIKELY, max_size=6)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_anything_is_taken_or_refused_by_name_and_what_is_taken_can_be_written(given: dict[str, Any]) -> None:
     fault: BadRequest | None
     try:
