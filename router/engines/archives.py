@@ -72,6 +72,8 @@ def unpack(
                 raise BadArchive("is neither a zip nor a tar.gz file")
         except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError) as error:
             raise BadArchive(f"is damaged ({error})") from error
+        except UnicodeError as error:
+            raise BadArchive("has a name that cannot be written here") from error
         except (NotImplementedError, RuntimeError) as error:
             raise BadArchive(f"is packed in a way that is not known here ({error})") from error
     target.finish()
