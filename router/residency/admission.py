@@ -27,7 +27,7 @@ from router.settings.schema import Settings
 from router.snapshot import ResidentState
 
 SAMPLE_AGE_S: Final = 0.25
-"""A decision uses no sample that was begun longer ago. Where a driver is too slow for that, it uses one that was
+"""A decision uses no sample that was begun longer ago; or, where a driver is too slow for that, one that was
 begun after the decision was found to need it."""
 
 UNBOUNDED: Final = 1 << 60

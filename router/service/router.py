@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,24 +20,34 @@ from router.catalog.options_file import OptionsFile
 from router.catalog.places import stores
 from router.devices import machine
 from router.devices.base import DeviceProvider, DeviceReading
-from router.devices.sampler import Sampler
+from router.devices.sampler import Sampler, Source
 from router.devices.simulated import SimulatedDevices
+from router.engines.arguments import check_arguments
 from router.engines.base import Engine
-from router.engines.embedded import EmbeddedEngine
+from router.engines.builds import Builds
+from router.engines.finding import find_programs
+from router.engines.probing import Prober
+from router.engines.releases import Machine
 from router.engines.simulating import SimulatingEngine
 from router.errors import BadRequest, ConfigError, ModelNotFound, NotFound
 from router.memory.measured import Measured
 from router.memory.store import HeaderStore
 from router.paths import Paths
 from router.policy.document import Policy
+from router.policy.evaluate import Decision
+from router.policy.fit import GaveWay
 from router.policy.parse import parse_policy
+from router.policy.request import RequestView
 from router.policy.store import PolicyStore, unresolved
 from router.residency import view
 from router.residency.capacity import Capacity
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.service import notices
+from router.service.deciding import Deciding
 from router.service.downloads import Downloads
+from router.service.engines import Engines
+from router.service.fleet import Fleet, WithEngineDevices
 from router.service.lag import LagProbe
 from router.service.options import load_options
 from router.service.placing import Placing
@@ -66,8 +76,8 @@ from router.web.security import is_loopback
 
 log = logging.getLogger(__name__)
 
-FIRST_SCAN_S: Final = 5.0
-"""How long the endpoint waits for the first scan of the models before it answers anyway."""
+FIRST_LOOKS_S: Final = 5.0
+"""How long the endpoint waits for the first look at models and engines before it answers anyway."""
 
 GRACE_S: Final = 5.0
 """How long answers may go on after the router was told to stop."""
@@ -109,18 +119,24 @@ class Router:
             on_change=lambda _models: self._catalog_changed(),
         )
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
+        self._deciding = Deciding(
+            self._catalog, lambda: self._residency, lambda: self._store.settings, paths.cache_dir / "vectors"
+        )
         self._downloads = Downloads(self._publish)
         self._lag = LagProbe()
         self._keys = Keys(KeyFile(paths.config_file.with_name(KEYS_NAME)), environ)
         self._endpoint = Endpoint(self, keys=self._keys)
-        self._engine: EmbeddedEngine | None = None
+        self._engine: Fleet | None = None
+        self._engines: Engines | None = None
         self._devices: DeviceProvider | None = None
         self._simulated: SimulatedDevices | None = None
         self._reconciler: Reconciler | None = None
         self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
         self._tasks = Tasks()
+        self._sources: Sequence[Source] = ()
+        self._prober = Prober(paths.cache_dir / "engines")
         self._measured = Measured(paths.state_dir / "measured.json")
-        self._placing = Placing(self._measured)
+        self._placing = Placing(self._measured, check_args=check_arguments)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
         self._capacity = Capacity()
         self._started_at = time.monotonic()
@@ -151,15 +167,17 @@ class Router:
         await self._remember_start()
         await asyncio.to_thread(self._keys.load)
         self._check_address(self._store.settings)
-        self._engine = EmbeddedEngine(logs_dir=self._paths.log_dir, state_dir=self._paths.state_dir)
+        self._engine = Fleet(logs_dir=self._paths.log_dir, state_dir=self._paths.state_dir)
         await self._engine.reap_leftovers()
         engine: Engine = self._engine
-        self._devices = Sampler(machine.sources())
+        self._sources = machine.sources()
+        self._devices = WithEngineDevices(Sampler(self._sources), self._engine.unknown_devices)
         if self._simulate is not None:
             clock = asyncio.get_running_loop().time
             self._simulated = SimulatedDevices(self._simulate, clock, self._devices)
             self._devices = self._simulated
             engine = SimulatingEngine(self._engine, self._simulated)
+        self._engines = self._make_engines(self._engine)
         await asyncio.to_thread(self._measured.load)
         wanted = Wanted()
         self._reconciler = Reconciler(
@@ -173,8 +191,11 @@ class Router:
         )
         await asyncio.to_thread(self._policies.load)
         self._look_in_places()
-        scan = self._tasks.spawn(self._first_scan(), "first scan")
-        await asyncio.wait([scan], timeout=FIRST_SCAN_S)
+        first_looks = (
+            self._tasks.spawn(self._first_scan(), "first scan"),
+            self._tasks.spawn(self._engines.start(), "first look at engines"),
+        )
+        await asyncio.wait(first_looks, timeout=FIRST_LOOKS_S)
         settings = self._store.settings
         await self._endpoint.start(settings.host, settings.port)
         for watch, name in (
@@ -201,8 +222,10 @@ class Router:
             ends.append(self._reconciler.shutdown(GRACE_S))
         results: list[BaseException | None] = list(await asyncio.gather(*ends, return_exceptions=True))
         await self._tasks.cancel()
+        self._deciding.close()
         for end in (
             self._downloads.close(),
+            self._engines.close() if self._engines else None,
             self._engine.aclose() if self._engine else None,
             self._devices.close() if self._devices else None,
             self._store.close(),
@@ -255,8 +278,43 @@ class Router:
             raise RuntimeError("The router has not been started.")
         return self._reconciler
 
+    def _make_engines(self, fleet: Fleet) -> Engines:
+        builds = Builds(self._paths.engines_dir, Machine.here(), self._prober, in_use=fleet.is_used)
+        return Engines(
+            builds,
+            self._downloads,
+            probe=self._prober,
+            find=lambda: find_programs(self._store.settings.engine),
+            change=self.set_settings,
+            on_change=self._engines_changed,
+            setting=self._store.settings.engine,
+        )
+
+    def _engines_changed(self) -> None:
+        """Another engine was chosen, or more is known of one."""
+        if self._engines is None or self._engine is None:
+            return
+        chosen = self._engines.chosen
+        if chosen is not None and self._engine.choose(chosen):
+            self._reach_changed(self._engine)
+        self._publish()
+
+    def _engine_problems(self) -> tuple[str, ...]:
+        problem = self._engines.choice.problem if self._engines is not None else ""
+        return (problem,) if problem else ()
+
+    def _reach_changed(self, fleet: Fleet) -> None:
+        self._placing.use(fleet.reach.all)
+        self._size_models()
+        if self._reconciler is not None:
+            self._reconciler.kick()
+
     def _observe(self, readings: tuple[DeviceReading, ...], changed: bool) -> None:
         self._placing.observe(readings)
+        if self._engine is not None and self._engine.observe(reading.device for reading in readings):
+            self._reach_changed(self._engine)
+        if self._engines is not None:
+            self._engines.set_gpus(reading.device.backend for reading in readings)
         self._residency.observe(readings, changed)
         if changed:
             self._size_models()
@@ -284,6 +342,8 @@ class Router:
             return
         self._reconciler.configure(settings=settings)
         self._size_models()
+        if self._engines is not None:
+            self._engines.configure(settings.engine)
         self._look_in_places()
 
     def _policies_changed(self) -> None:
@@ -393,7 +453,14 @@ class Router:
             scanned=self._catalog.scanned,
             loop_lag_s=self._lag.worst_s,
             event_counts=reconciler.feed.counts(),
-            problems=(*self._store.problems, *self._policies.problems, *self._catalog.problems),
+            engines=self._engines.views if self._engines is not None else (),
+            problems=(
+                *machine.problems(self._sources),
+                *self._engine_problems(),
+                *self._store.problems,
+                *self._policies.problems,
+                *self._catalog.problems,
+            ),
         )
         self._snapshot = snapshot = structs.replace(snapshot, status=status_of(snapshot))
         for callback in list(self._subscribers.values()):
@@ -569,7 +636,7 @@ class Router:
         Raises:
             BadRequest: with the JSON path of the fault; what was registered before stays.
         """
-        parsed = parse_policy(document)
+        parsed = await asyncio.to_thread(parse_policy, document)
         if self._catalog.resolve(parsed.name) is not None:
             raise BadRequest(
                 f"$.model_name: {parsed.name} is the name of a model; a policy needs a name of its own",
@@ -585,7 +652,36 @@ class Router:
                 param="$.components",
                 hint=f"Did you mean {' or '.join(near)}?" if near else None,
             )
+        self._deciding.check(parsed)
         return await self._policies.register(document)
+
+    async def decide(self, policy: Policy, view: RequestView) -> Decision:
+        """Where a request goes. Models that the policy asks are loaded and asked; none is held afterwards."""
+        return await self._deciding.decide(policy, view)
+
+    async def try_policy(self, document: Any, view: RequestView) -> tuple[Decision, dict[str, Any]]:
+        """What a policy that need not be registered decides, and the policy as it was evaluated.
+
+        Raises:
+            BadRequest: with the JSON path of the fault.
+        """
+        return await self._deciding.try_out(document, view)
+
+    def window(self, model: str) -> int:
+        """The tokens of context that a request to a model has, as it is or would be loaded; 0 if unknown."""
+        return self._deciding.window(model)
+
+    def routed(self, policy: str, decision: Decision, model: str, gave_way: tuple[GaveWay, ...]) -> None:
+        """Tell in the feed that a policy sent a request to a model, and who gave way to it."""
+        self._deciding.tell(policy, decision, model, gave_way)
+
+    def policy_document(self, name: str) -> dict[str, Any]:
+        """The document of a registered policy, as it was written.
+
+        Raises:
+            ModelNotFound: there is no policy of that name.
+        """
+        return self._policies.document(name)
 
     async def delete_policy(self, name: str) -> None:
         """Remove a registered policy.
@@ -602,6 +698,48 @@ class Router:
             ModelNotFound: there is no policy of that name.
         """
         await self._policies.enable(name, enabled)
+
+    # Engines
+
+    async def refresh_engines(self) -> None:
+        """Ask which GPU builds of the engine there are; the snapshot shows them.
+
+        Raises:
+            RouterError: the place of releases cannot be reached, or asks to wait.
+        """
+        await self._all_engines.refresh()
+
+    async def get_engine(self, id: str | None) -> Awaitable[None]:
+        """Start fetching a GPU build, or join the fetch under way. Await the result for its end.
+
+        `id` is a build's, a back end for the newest build of that kind, or None for what suits best.
+        """
+        return await self._all_engines.get(id)
+
+    async def use_engine(self, id: str) -> None:
+        """Load models with that engine from now on; those that are loaded stay.
+
+        Raises:
+            NotFound: there is no such engine.
+            BadRequest: it cannot be used.
+        """
+        await self._all_engines.use(id)
+
+    async def remove_engine(self, id: str) -> None:
+        """Delete a build that was fetched.
+
+        Raises:
+            NotFound: there is no such build.
+            BadRequest: the engine is none that was fetched.
+            Conflict: it is in use.
+        """
+        await self._all_engines.remove(id)
+
+    @property
+    def _all_engines(self) -> Engines:
+        if self._engines is None:
+            raise RuntimeError("The router has not been started.")
+        return self._engines
 
     # The demo model
 
