@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from router.settings import schema
+from router.web.keys import VARIABLE, Keys
 from router.web.security import host_of, is_ours
-from tests.router.web.fakes import CHAT, chat, reply, site
+from tests.router.web.fakes import CHAT, Peer, Site, chat, reply, site
 
 PATHS = ["/v1/models", "/v1/health", "/metrics", "/live", "/internal/config", "/nope"]
 
@@ -196,3 +198,104 @@ async def test_admin_calls_take_json_only(path: str, declared: str) -> None:
         assert answer.status == 415
         assert answer.error["param"] == "Content-Type"
         assert not s.api.calls
+
+
+LISTED = ["http://localhost:3000", "https://chat.example", "vscode-webview://*", "app://obsidian.md"]
+
+
+def _list(s: Site) -> None:
+    s.api.settings = schema.apply(s.api.settings, {"cors_origins": LISTED})
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("HTTP://LOCALHOST:3000", 200),
+        ("https://chat.example", 200),
+        ("vscode-webview://0f3b8c", 200),
+        ("app://obsidian.md", 200),
+        ("http://localhost:3001", 403),
+        ("https://localhost:3000", 403),
+        ("http://chat.example", 403),
+        ("https://chat.example.evil.example", 403),
+        ("https://evil.example/https://chat.example", 403),
+        ("app://evil", 403),
+        ("null", 403),
+        ("*", 403),
+        ("", 403),
+    ],
+)
+async def test_listed_origins_may_call(origin: str, status: int) -> None:
+    async with site(reply) as s:
+        _list(s)
+        answer = await s.ask("POST", CHAT, chat(), {"Origin": origin})
+        assert answer.status == status
+        assert answer.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
+        assert ("access-control-expose-headers" in answer.headers) == (status == 200)
+        assert "access-control-allow-credentials" not in answer.headers
+        refused = await s.ask("POST", CHAT, b"{", {"Origin": origin})
+        assert refused.status == (400 if status == 200 else 403)
+        # Its page may read what was wrong, too.
+        assert ("access-control-allow-origin" in refused.headers) == (status == 200)
+
+
+@pytest.mark.fault("F18")
+async def test_a_listed_origin_gets_streams_and_permission() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin_stream()
+        await peer.chunk(b"data: [DONE]\n\n")
+        await peer.end_stream()
+
+    origin = {"Origin": LISTED[0]}
+    async with site(script) as s:
+        _list(s)
+        stream = await s.ask("POST", CHAT, chat(stream=True), origin)
+        assert stream.headers["access-control-allow-origin"] == LISTED[0]
+        asked = {
+            **origin,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
+            "Access-Control-Request-Private-Network": "true",
+        }
+        for path in (CHAT, "/v1/models", "/v1/load"):
+            answer = await s.ask("OPTIONS", path, None, asked)
+            assert answer.status == 204
+            assert answer.headers["access-control-allow-origin"] == LISTED[0]
+            assert "POST" in answer.headers["access-control-allow-methods"]
+            assert answer.headers["access-control-allow-headers"] == asked["Access-Control-Request-Headers"]
+            assert answer.headers["access-control-allow-private-network"] == "true"
+            assert answer.headers["vary"] == "Origin"
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("path", ["/internal/set", "/internal/config", "/%69nternal/set"])
+async def test_settings_take_no_call_from_another_origin_even_a_listed_one(path: str) -> None:
+    async with site(reply) as s:
+        _list(s)
+        for method in ("POST", "GET", "OPTIONS"):
+            headers = {"Origin": LISTED[0], "Access-Control-Request-Method": "POST"}
+            answer = await s.ask(method, path, b"{}" if method == "POST" else None, headers)
+            assert answer.status == 403
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.fault("F18")
+async def test_a_preflight_needs_no_key_and_the_call_does() -> None:
+    keys = Keys(None, {VARIABLE: "a-key-of-the-users-own"})
+    keys.load()
+    async with site(reply, keys=keys) as s:
+        s.api.settings = schema.apply(s.api.settings, {"cors_origins": LISTED, "require_api_key": True})
+        asked = {"Origin": LISTED[0], "Access-Control-Request-Method": "POST"}
+        assert (await s.ask("OPTIONS", CHAT, None, asked)).status == 204
+        answer = await s.ask("POST", CHAT, chat(), {"Origin": LISTED[0]})
+        assert answer.status == 401
+        assert answer.headers["access-control-allow-origin"] == LISTED[0]
+
+
+async def test_listed_host_names_are_ours() -> None:
+    async with site(reply) as s, s.client() as client:
+        s.api.bound_hosts = ("127.0.0.1", "desk.local")
+        await client.send("GET", "/v1/models", host="desk.local")
+        assert (await client.answer()).status == 200
