@@ -16,6 +16,7 @@ import msgspec
 from router.cli import engine
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
+from router.cli.options import add_model_options, given_options
 from router.cli.status import plain, render
 from router.devices.simulated import parse_sizes
 from router.errors import BadRequest, RouterError
@@ -111,9 +112,9 @@ def parser() -> argparse.ArgumentParser:
 
     load = commands.add_parser("load", help="load a model and wait until it is ready")
     load.add_argument("model", metavar="MODEL")
-    load.add_argument("--ctx-size", metavar="N", type=_setting("ctx_size"), help="context in tokens")
-    load.add_argument("--parallel", metavar="N", type=_setting("parallel"), help="requests at the same time")
+    add_model_options(load)
     load.add_argument("--pin", action="store_true", help="keep it loaded when others need room")
+    load.add_argument("--save", action="store_true", help="load it like this from now on")
     load.set_defaults(command=_load)
 
     unload = commands.add_parser("unload", help="unload a model, or all")
@@ -201,10 +202,10 @@ def _config_get(context: Context, arguments: argparse.Namespace) -> int:
             note(problem)
         values = schema.as_dict(store.settings)
     if arguments.key is not None:
-        print(_shown(values[arguments.key]))
+        print(schema.written(arguments.key, values[arguments.key]))
     else:
         for key, value in values.items():
-            print(f"{key} = {_shown(value)}")
+            print(f"{key} = {_written(key, value)}")
     return EXIT_OK
 
 
@@ -219,7 +220,7 @@ def _config_set(context: Context, arguments: argparse.Namespace) -> int:
             note(problem)
         note(f"Lemon Tray is not running; written to {context.paths.config_file}")
     for key, value in changes.items():
-        print(f"{key} = {_shown(value)}")
+        print(f"{key} = {schema.written(key, value)}")
     return EXIT_OK
 
 
@@ -229,12 +230,13 @@ async def _write(store: SettingsStore, changes: Mapping[str, Any]) -> None:
 
 
 def _load(context: Context, arguments: argparse.Namespace) -> int:
-    body = {"model_name": arguments.model, "ctx_size": arguments.ctx_size, "parallel": arguments.parallel}
+    body = {"model_name": arguments.model, **given_options(arguments)}
     if arguments.pin:
         body["pinned"] = True
-    given = {key: value for key, value in body.items() if value is not None}
-    context.client().post("/v1/load", given, timeout_s=None)
-    print(f"{plain(arguments.model)} is loaded")
+    if arguments.save:
+        body["save_options"] = True
+    context.client().post("/v1/load", body, timeout_s=None)
+    print(f"{plain(arguments.model)} is loaded{', and its options are saved' if arguments.save else ''}")
     return EXIT_OK
 
 
@@ -248,5 +250,8 @@ def _unload(context: Context, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _written(key: str, value: Any) -> str:
+    try:
+        return schema.written(key, value)
+    except BadRequest:  # a router of another version has other settings
+        return json.dumps(value, ensure_ascii=False)

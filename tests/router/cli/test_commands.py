@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from router.catalog.options import CTX_AUTO, LoadOptions, check_options
 from router.cli import main
 from router.cli.main import _sizes
 from router.cli.status import render
@@ -235,6 +236,82 @@ async def test_config_of_a_running_router(
     assert await run("config", "set", "max_loaded_models=-1", "auto_evict=on", *at) == 0
     assert capsys.readouterr().out == "max_loaded_models = -1\nauto_evict = true\n"
     assert router.calls[-1] == ("POST /internal/set", {"max_loaded_models": -1, "auto_evict": True})
+
+
+async def test_load_takes_every_option_of_a_model(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--type=llm --device=CUDA0,CUDA1 --split-mode=layer --tensor-split=3,1 --n-gpu-layers=all"
+        " --n-cpu-moe=2 --ctx-size=auto --parallel=2 --cache-type-k=q8_0 --cache-type-v=f16"
+        " --mmproj=none --keep-alive=-1 --evict-weight=2 --save"
+    )
+    arguments = (*words.split(), "--llamacpp-args=--threads 8")
+    assert await run("load", "m", *arguments, "--endpoint", endpoint) == 0
+    body = router.calls[-1][1]
+    assert body.pop("model_name") == "m"
+    assert body.pop("save_options") is True
+    assert check_options(body) == LoadOptions(
+        type="llm",
+        device=("CUDA0", "CUDA1"),
+        split_mode="layer",
+        tensor_split=(3.0, 1.0),
+        n_gpu_layers=-1,
+        n_cpu_moe=2,
+        ctx_size=CTX_AUTO,
+        parallel=2,
+        cache_type_k="q8_0",
+        cache_type_v="f16",
+        mmproj="",
+        keep_alive=-1.0,
+        evict_weight=2.0,
+        llamacpp_args=("--threads", "8"),
+    )
+    assert capsys.readouterr().out == "m is loaded, and its options are saved\n"
+    assert await run("load", "m", "--main-gpu=1", "--mmproj=p.gguf", "--endpoint", endpoint) == 0
+    assert router.calls[-1][1] == {"model_name": "m", "main_gpu": 1, "mmproj": str(Path("p.gguf").absolute())}
+
+
+@pytest.mark.parametrize(
+    ("switch", "words"),
+    [
+        ("--parallel=0", "parallel: expected a whole number from 1 to 64"),
+        ("--split-mode=row", "row is not offered"),
+        ("--tensor-split=1,0", "name the others in device"),
+        ("--keep-alive=soon", "24h"),
+        ("--ctx-size=8k", "or auto"),
+    ],
+)
+async def test_a_wrong_option_of_a_model_is_refused_with_the_expected_form(
+    switch: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("load", "m", switch) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.fault("F36")
+async def test_sizes_are_written_and_read_with_binary_units(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("config", "get", "vram_margin") == 0
+    assert capsys.readouterr().out == "512 MiB\n"
+    assert await run("config", "set", "vram_margin=1GiB", "vram_cap=1.5 GiB", "worker_overhead=0") == 0
+    assert capsys.readouterr().out == "vram_margin = 1 GiB\nvram_cap = 1536 MiB\nworker_overhead = 0\n"
+    # Larger than any card: a wish that admission answers, not a mistake of form.
+    assert await run("config", "set", "vram_margin=2TiB") == 0
+    capsys.readouterr()
+    for wrong, words in (
+        ("2GB", "use 2GiB"),
+        ("1.5G", "use 1.5GiB"),
+        ("-1GiB", "a size such as 512MiB or 2GiB"),
+        ("-5", "a size such as 512MiB or 2GiB"),
+        ("much", "a size such as"),
+    ):
+        assert await run("config", "set", f"vram_margin={wrong}") == 1
+        error = capsys.readouterr().err
+        assert "vram_margin: expected a size" in error
+        assert words in error
+    assert json.loads(paths.config_file.read_text())["vram_margin"] == 2 << 40
 
 
 async def test_config_without_a_router_is_the_file_and_says_so(
