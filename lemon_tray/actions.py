@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from PySide6.QtCore import QObject, Signal
 
-from lemon_tray.door import Door, EngineDoor
+from lemon_tray.door import Door, EngineDoor, PlanDoor
 from lemon_tray.edits import Edits
 from lemon_tray.names import plain
+from lemon_tray.present_catalog import PlanView, Verdict, present_plan
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
 from router.errors import RouterError
@@ -27,6 +28,7 @@ class Actions(QObject):
 
     edited = Signal()
     failed = Signal(object)
+    planned = Signal(str, object)
 
     def __init__(self, door: Door, loop: asyncio.AbstractEventLoop, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -35,6 +37,7 @@ class Actions(QObject):
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up: set[str] = set()
         self._closed = False
+        self._plan_ticket = 0
         self.edits = Edits()
         self.shows_refusals: Callable[[], bool] = lambda: False  # a window shows each in its own row
 
@@ -68,6 +71,21 @@ class Actions(QObject):
             case _:
                 return False
         return True
+
+    def plan(self, model: str, options: Mapping[str, Any]) -> None:
+        """Ask what a load would take; `planned` carries the answer, or None where nobody can tell."""
+        self._plan_ticket += 1
+        self._start(self._plan(model, options, self._plan_ticket))
+
+    async def _plan(self, model: str, options: Mapping[str, Any], ticket: int) -> None:
+        answer: PlanView | None = None
+        if isinstance(self._door, PlanDoor):
+            try:
+                answer = present_plan(await self._door.plan(model, options))
+            except RouterError as error:
+                answer = PlanView(Verdict.BAD, said(error))
+        if ticket == self._plan_ticket:  # else a later question is under way
+            self.planned.emit(model, answer)
 
     def use(self, door: Door) -> None:
         """Go on with another router, after `close`."""

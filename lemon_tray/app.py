@@ -206,6 +206,8 @@ class Shell(QObject):
         self.windows = WindowSet(self.look, self.actions.edits, paths, self)
         self.windows.asked.connect(self.do)
         self.windows.opened.connect(self._window_opened)
+        self.windows.plan_wanted.connect(self.actions.plan)
+        self.actions.planned.connect(self.windows.show_plan)
         self.notices = Notices(self._is_banner_shown, self)
         self.notices.told.connect(lambda id: self.actions.run(Command(Kind.TELL_NOTICE, id)))
         self.panel.banner.painted.connect(self.notices.painted)

@@ -107,3 +107,15 @@ class EngineDoor(Protocol):
         Raises:
             RouterError: it is not one, or it is in use.
         """
+
+
+@runtime_checkable
+class PlanDoor(Protocol):
+    """A door that tells in advance what a load would take."""
+
+    async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What loading would take on each device, with a verdict. Loads nothing.
+
+        Raises:
+            RouterError: the options are wrong, or the model cannot be laid out.
+        """

@@ -58,9 +58,23 @@ class HeadSection(Section):
         self.copy.setAccessibleName(translate("Head", "Copy endpoint address"))
         self.copy.setToolTip(translate("Head", "Copy endpoint address"))
         self.copy.clicked.connect(lambda: self.ask(Kind.COPY, "endpoint"))
+        self.models = IconButton(look, "cube", self, size=32)
+        self.settings = IconButton(look, "sliders", self, size=32)
+        for button, name, window in (
+            (self.models, translate("Head", "Models"), "models"),
+            (self.settings, translate("Head", "Settings"), "settings"),
+        ):
+            button.setAccessibleName(name)
+            button.setToolTip(name)
+            button.clicked.connect(lambda _on=False, window=window: self.ask(Kind.OPEN_WINDOW, window))
         self.menu = IconButton(look, "menu", self, size=32)
         self.menu.setAccessibleName(translate("Head", "Menu"))
         self.menu.setToolTip(translate("Head", "Menu"))
+
+    def show_menu(self, there: bool) -> None:
+        """Have a button for the menu, where no tray icon has it."""
+        self.menu.setVisible(there)
+        self.arrange()
 
     def show_head(self, head: Head) -> None:
         self.mark.show_head(head)
@@ -73,12 +87,14 @@ class HeadSection(Section):
     def arrange(self) -> None:
         px, x = self.look.px, self.inset
         self.mark.move(x, px(15))
-        left, room = x + px(44), self.content - px(44) - px(40)
+        buttons = [b for b in (self.models, self.settings, self.menu) if not b.isHidden()]
+        left, room = x + px(44), self.content - px(44) - px(32) * len(buttons)
         self.title.place(left, px(11), room)
         width = min(self.endpoint.natural_width(), room - px(28))
         self.endpoint.place(left, px(35), width)
         self.copy.move(left + width + px(4), px(31))
-        self.menu.move(x + self.content - px(32), px(11))
+        for index, button in enumerate(reversed(buttons)):
+            button.move(x + self.content - px(32) * (index + 1), px(11))
         self.set_height(px(63))
 
 

@@ -171,7 +171,10 @@ class TrayMenu(QObject):
         menu.addSeparator()
         self.windows = {
             name: self._add(text, Command(Kind.OPEN_WINDOW, name))
-            for name, text in (("settings", translate("Menu", "Settings…")),)
+            for name, text in (
+                ("models", translate("Menu", "All models…")),
+                ("settings", translate("Menu", "Settings…")),
+            )
         }
         self.at_login = menu.addAction(translate("Menu", "Start at login"))
         self.at_login.setCheckable(True)

@@ -156,6 +156,15 @@ def fill_model(
         painter.restore()
 
 
+def hatch_fill(painter: QPainter, look: Look, area: QRectF, colour: str) -> None:
+    """Fill `area` with slanted lines of a colour on ground: what is missing."""
+    ink = look.colour(colour)
+    ratio = painter.device().devicePixelRatioF()
+    key = (ink.name(), "hatch", look.tokens.bg, ratio, look.px(_HATCH_PITCH))
+    tile = _tile(key, look.px(_HATCH_PITCH), QColor(look.tokens.bg), _draw_hatch(ink))
+    painter.drawTiledPixmap(area, tile)
+
+
 def fill_claim(painter: QPainter, look: Look, shape: QPainterPath) -> None:
     """Fill `shape` as memory that is kept for a load which waits: dots on ground within a dashed line."""
     rect = shape.boundingRect()

@@ -122,6 +122,7 @@ class Panel(QWidget):
                 Qt.WindowType.Tool | Qt.WindowType.FramelessWindowHint | Qt.WindowType.WindowStaysOnTopHint
             )
         self.setWindowFlags(flags)
+        self.head.show_menu(self._as_window)
         self.setAttribute(Qt.WidgetAttribute.WA_TranslucentBackground, self._rounded and not self._as_window)
         self.restyle()
 
@@ -300,7 +301,8 @@ class Panel(QWidget):
     # Keyboard
 
     def _order_focus(self) -> None:
-        chain: list[QWidget] = [self.head.copy, self.head.menu, *self.banner.buttons()]
+        head = self.head
+        chain: list[QWidget] = [head.copy, head.models, head.settings, head.menu, *self.banner.buttons()]
         if self._applied is not None and self._applied.banner is not None and self._applied.banner.more:
             chain.append(self.banner.more)
         for block in self.devices.shown():
@@ -323,6 +325,8 @@ class Panel(QWidget):
                 self.hide()
         elif event.matches(QKeySequence.StandardKey.Copy):
             self.asked.emit(Command(Kind.COPY, "endpoint"))
+        elif event.key() == Qt.Key.Key_Comma and event.modifiers() == Qt.KeyboardModifier.ControlModifier:
+            self.asked.emit(Command(Kind.OPEN_WINDOW, "settings"))
         else:
             super().keyPressEvent(event)
 

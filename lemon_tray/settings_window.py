@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from lemon_tray.badges import KINDS, BadgeFilter
 from lemon_tray.buttons import Button
 from lemon_tray.edits import Edits
-from lemon_tray.fields import Entry, TextEditor
+from lemon_tray.fields import TextEditor
 from lemon_tray.labels import Text
-from lemon_tray.paint import draw_glyph, focus_ring
+from lemon_tray.paint import focus_ring
 from lemon_tray.present_engines import OFFER
 from lemon_tray.present_settings import (
     LOGIN,
@@ -25,6 +25,7 @@ from lemon_tray.present_settings import (
     present_settings,
     waiting_for_restart,
 )
+from lemon_tray.search import SearchEntry
 from lemon_tray.setting_row import SettingRow
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
@@ -34,28 +35,6 @@ from router.snapshot import Snapshot
 
 SURE_MS: Final = 4000
 SIDE: Final = 208
-
-
-class SearchEntry(Entry):
-    """A search field with its glyph."""
-
-    def __init__(self, look: Look, hint: str, parent: QWidget | None = None) -> None:
-        super().__init__(look, parent)
-        self.setPlaceholderText(hint)
-        self.setAccessibleName(hint)
-        self.setClearButtonEnabled(False)
-        self.setTextMargins(look.px(22), 0, 0, 0)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        super().paintEvent(event)
-        centre = QPointF(self.look.px(17), self.height() / 2)
-        draw_glyph(QPainter(self), "search", centre, self.look.px(16), self.look.colour("ink2"))
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape and self.text():
-            self.clear()
-            return
-        super().keyPressEvent(event)
 
 
 class NavButton(Button):

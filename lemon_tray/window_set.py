@@ -8,6 +8,8 @@ from typing import Any, Final
 from PySide6.QtCore import QObject, Signal
 
 from lemon_tray.edits import Edits
+from lemon_tray.models_window import ModelsWindow
+from lemon_tray.present_catalog import PlanView
 from lemon_tray.settings_window import SettingsWindow
 from lemon_tray.theme import Look
 from lemon_tray.windows import AppWindow
@@ -15,6 +17,7 @@ from router.paths import Paths
 from router.snapshot import Snapshot
 
 SETTINGS: Final = "settings"
+MODELS: Final = "models"
 
 
 class WindowSet(QObject):
@@ -22,6 +25,7 @@ class WindowSet(QObject):
 
     asked = Signal(object)
     opened = Signal(str)
+    plan_wanted = Signal(str, object)
 
     def __init__(self, look: Look, edits: Edits, paths: Paths, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -34,6 +38,7 @@ class WindowSet(QObject):
         self._starts_at_login: bool | None = None
         self._makers: dict[str, Callable[[], AppWindow]] = {
             SETTINGS: lambda: SettingsWindow(look, edits),
+            MODELS: lambda: ModelsWindow(look),
         }
 
     def open(self, name: str) -> None:
@@ -46,16 +51,27 @@ class WindowSet(QObject):
         if window is None:
             window = self._windows[name] = self._makers[name]()
             window.asked.connect(self.asked)
-            self._prime(window)
+            self._wire(window)
         if self._snapshot is not None:
             window.snapshot = self._snapshot
         window.open()
         self.opened.emit(name)
 
+    def _wire(self, window: AppWindow) -> None:
+        if isinstance(window, ModelsWindow):
+            window.plan_wanted.connect(self.plan_wanted)
+        self._prime(window)
+
     def _prime(self, window: AppWindow) -> None:
         if isinstance(window, SettingsWindow):
             window.at_start = self._at_start
             window.starts_at_login = self._starts_at_login
+
+    def show_plan(self, model: str, plan: PlanView | None) -> None:
+        """What a plan said, for the model browser."""
+        window = self._windows.get(MODELS)
+        if isinstance(window, ModelsWindow):
+            window.show_plan(model, plan)
 
     def get(self, name: str) -> AppWindow | None:
         """The window of that name if it has been opened once."""

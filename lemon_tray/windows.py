@@ -35,6 +35,7 @@ def style_sheet(look: Look) -> str:
         f"QHeaderView {{ background: {t.bg}; border: 0; }}"
         f"QHeaderView::section {{ background: {t.bg}; color: {t.ink2}; border: 0; padding: 0 {px(8)}px;"
         f" border-bottom: 1px solid {t.line}; font-weight: 600; font-size: {px(12)}px; }}"
+        f"QHeaderView::section:first {{ padding-left: {px(24)}px; }}"
         f"QScrollArea, QScrollArea > QWidget > QWidget {{ background: {t.bg}; border: 0; }}"
         f"QScrollBar:vertical {{ background: {t.bg}; width: {px(12)}px; margin: 0; }}"
         f"QScrollBar:horizontal {{ background: {t.bg}; height: {px(12)}px; margin: 0; }}"

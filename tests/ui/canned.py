@@ -312,6 +312,37 @@ def full() -> Snapshot:
     )
 
 
+def model(name: str, size: float, needs: float, fits: bool | None = True, **changes: Any) -> ModelView:
+    base = ModelView(name, "llm", gib(size), 8192, needs=gib(needs), fits=fits, source="Models")
+    return msgspec.structs.replace(base, **changes)
+
+
+def catalog() -> Snapshot:
+    """A model browser with every kind of verdict."""
+    of = loading()
+    cards = tuple(
+        msgspec.structs.replace(
+            d, available=max(0, (d.total or 0) - d.ours - d.reserved - d.others - d.margin)
+        )
+        for d in of.devices
+    )
+    return msgspec.structs.replace(
+        of,
+        devices=cards,
+        models=(
+            model("Gemma-3-4B", 3.9, 5.2, source="LM Studio"),
+            model("Llama-3.3-70B", 39.6, 40.4, source="Hugging Face"),
+            model("Mistral-7B", 7.2, 7.4, source="Ollama"),
+            model("Phi-4-mini", 3.0, 3.9, aliases=("phi", "phi-4"), options={"ctx_size": 16384}),
+            model("Qwen3-32B", 18.8, 52.1, False, context_length=131072),
+            model("Qwen3-8B", 6.2, 9.1),
+            model("half-a-file", 1.2, 0.0, None, broken="The file ends within the tensor data."),
+            model("new-arrival", 4.0, 0.0, None),
+            model("nomic-embed", 0.26, 0.3, type="embedding", context_length=2048),
+        ),
+    )
+
+
 EMBEDDED = EngineView("embedded", "Built-in llama.cpp", "embedded", "b6740", backends=("CPU",), in_use=True)
 OFFER = EngineView(
     "llama.cpp-b6740-cuda",

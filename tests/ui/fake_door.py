@@ -104,6 +104,10 @@ class FakeDoor:
         await self._answer("cancel_download", name)
         self.publish(downloads=())
 
+    async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        await self._answer("plan", model, dict(options))
+        return {"verdict": "fits", "reason": "", "devices": []}
+
     async def enable_policy(self, name: str, enabled: bool) -> None:
         await self._answer("enable_policy", name, enabled)
         policies = tuple(

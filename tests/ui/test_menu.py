@@ -78,6 +78,7 @@ def test_all_of_it(menu: TrayMenu) -> None:
         "Copy curl command",
         "Recent decisions >",
         "-",
+        "All models…",
         "Settings…",
         "(Start at login)",
         "-",

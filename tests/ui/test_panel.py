@@ -163,7 +163,8 @@ def test_tab_goes_through_everything_once_in_order(panel: Panel, qtbot: QtBot) -
         seen.append(name)
     assert seen == [
         "Copy endpoint address",
-        "Menu",
+        "Models",
+        "Settings",
         "Unload if short, auto_evict=true, Up to 3; idle ones go if short",
         "Restore hard limit, llm_pool_autosize=false, Limit 1; unloads 1 now",
         "Qwen3-8B: 9.1 gibibytes",
@@ -196,8 +197,8 @@ def test_the_ring_shows_for_the_keyboard_only(panel: Panel, qtbot: QtBot) -> Non
     active(panel, qtbot)
     panel.head.copy.setFocus(Qt.FocusReason.MouseFocusReason)
     assert not panel.head.copy.has_ring
-    panel.head.menu.setFocus(Qt.FocusReason.TabFocusReason)
-    assert panel.head.menu.has_ring
+    panel.head.models.setFocus(Qt.FocusReason.TabFocusReason)
+    assert panel.head.models.has_ring
 
 
 def test_arrows_go_from_row_to_row_in_a_column(panel: Panel, qtbot: QtBot) -> None:
@@ -228,7 +229,10 @@ def test_buttons_ask_for_what_they_say(panel: Panel, qtbot: QtBot) -> None:
     rows["Gemma-3-4B"].cancel.click()
     panel.head.copy.click()
     panel.head.menu.click()
+    panel.head.models.click()
+    panel.head.settings.click()
     QTest.keySequence(panel, "Ctrl+C")
+    QTest.keySequence(panel, "Ctrl+,")
     panel.show_view(view_of(canned.warning()))
     for button in panel.banner.buttons():
         button.click()
@@ -239,7 +243,10 @@ def test_buttons_ask_for_what_they_say(panel: Panel, qtbot: QtBot) -> None:
         Command(Kind.UNLOAD, "Gemma-3-4B"),
         Command(Kind.COPY, "endpoint"),
         Command(Kind.OPEN_MENU),
+        Command(Kind.OPEN_WINDOW, "models"),
+        Command(Kind.OPEN_WINDOW, "settings"),
         Command(Kind.COPY, "endpoint"),
+        Command(Kind.OPEN_WINDOW, "settings"),
         Command(Kind.SET, "auto_evict", True),
         Command(Kind.SET, "llm_pool_autosize", False),
     ]
@@ -306,11 +313,13 @@ def test_as_a_window_it_has_a_frame_and_says_why(panel: Panel, qtbot: QtBot) -> 
     panel.open()
     assert not panel.windowFlags() & Qt.WindowType.FramelessWindowHint
     assert panel.note.isVisible()
+    assert panel.head.menu.isVisible()  # nothing else has the menu there
     panel.set_mode(as_window=False)
     panel.show_note("")
     assert panel.isVisible()
     assert panel.windowFlags() & Qt.WindowType.FramelessWindowHint
     assert not panel.note.isVisible()
+    assert not panel.head.menu.isVisible()
 
 
 def test_another_colour_scheme_takes_effect_at_once(qtbot: QtBot, qapp: QApplication) -> None:
