@@ -62,6 +62,21 @@ def test_every_field_is_described_with_a_value_that_it_takes_itself() -> None:
         ("models_dirs", ["/a", 1]),
         ("models_dirs", ["/\udcff"]),
         ("models_dirs", {}),
+        ("vram_margin", -1),
+        ("vram_margin", 1.5),
+        ("vram_margin", True),
+        ("vram_margin", "2GB"),
+        ("vram_margin", "much"),
+        ("vram_margin", "-1GiB"),
+        ("vram_margin", "100TiB"),
+        ("vram_cap", None),
+        ("admission", "Wait"),
+        ("admission", True),
+        ("admission", ""),
+        ("unknown_device", "wait"),
+        ("model_sources", ["huggingface", "steam"]),
+        ("model_sources", "ollama"),
+        ("model_sources", [1]),
         ("allowed_hosts", ["a b"]),
         ("allowed_hosts", ["desk.local:80"]),
         ("allowed_hosts", ["*"]),
@@ -99,6 +114,15 @@ def test_the_message_says_what_would_be_right() -> None:
         ("evict_idle_timeout_s", 0, 0),
         ("evict_idle_timeout_s", -1, -1),
         ("port", 0, 0),
+        ("vram_margin", "1 GiB", 1 << 30),
+        ("vram_margin", "1.5GiB", 3 << 29),
+        ("vram_margin", 1000, 1000),
+        ("vram_margin", "32TiB", 1 << 45),
+        ("vram_cap", "0", 0),
+        ("vram_cap", 0, 0),
+        ("admission", "proceed", "proceed"),
+        ("model_sources", [], ()),
+        ("model_sources", ["ollama", "ollama", "lmstudio"], ("ollama", "lmstudio")),
         ("models_dirs", ["/a b/ü", "/a b/ü", "~/models"], ("/a b/ü", "~/models")),
         (
             "allowed_hosts",
@@ -128,6 +152,40 @@ def test_a_misspelt_key_is_answered_with_the_nearest() -> None:
     assert "did you mean max_loaded_models?" in caught.value.message
 
 
+@pytest.mark.fault("F36")
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        ("2GB", "use 2GiB"),
+        ("1.5g", "use 1.5GiB"),
+        ("500 MB", "use 500MiB"),
+        ("9000TiB", "more than 1024 TiB"),
+    ],
+)
+def test_a_size_in_another_unit_is_answered_with_the_one_to_use(value: str, advice: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        check("vram_margin", value)
+    assert caught.value.message.startswith("vram_margin: expected a size such as 512MiB or 2GiB; got ")
+    assert advice in caught.value.message
+
+
+def test_values_are_written_as_they_are_read() -> None:
+    for key, value, text in (
+        ("vram_margin", 512 << 20, "512 MiB"),
+        ("vram_margin", 3 << 29, "1536 MiB"),
+        ("vram_margin", 1 << 45, "32 TiB"),
+        ("vram_margin", 1000, "1000 B"),
+        ("vram_cap", 0, "0"),
+        ("admission", "wait", "wait"),
+        ("auto_evict", True, "true"),
+        ("models_dirs", ["/ü"], '["/ü"]'),
+        ("port", 13305, "13305"),
+    ):
+        assert schema.written(key, value) == text
+        held = tuple(value) if isinstance(value, list) else value
+        assert parse(key, text) == held
+
+
 def test_apply_takes_all_or_none_and_names_every_fault() -> None:
     before = Settings()
     with pytest.raises(BadRequest) as caught:
@@ -151,6 +209,10 @@ def test_apply_takes_all_or_none_and_names_every_fault() -> None:
         ("models_dirs", os.pathsep.join(("/a", "/b")), ("/a", "/b")),
         ("models_dirs", "", ()),
         ("cors_origins", "http://a:1, http://b", ("http://a:1", "http://b")),
+        ("vram_margin", " 1GiB ", 1 << 30),
+        ("vram_margin", "1073741824", 1 << 30),
+        ("model_sources", "ollama, huggingface", ("ollama", "huggingface")),
+        ("model_sources", "", ()),
     ],
 )
 def test_text_is_read_by_the_type_of_the_setting(key: str, text: str, value: Any) -> None:
