@@ -64,7 +64,7 @@ class Bodies:
         if encoding not in ("", "identity") and encoding not in _ENCODINGS:
             raise UnsupportedMediaType(
                 f"Bodies encoded as {encoding[:40]!r} are not read here. Send it plain, or as gzip.",
-                param=hdrs.CONTENT_ENCODING,
+                param="Content-Encoding",
             )
         body = await self._receive(request, length, most)
         if encoding not in ("", "identity"):
@@ -144,10 +144,10 @@ def _inflate(body: Body, bound: int) -> bytes:
             whole, inflater = bare.decompress(body, bound + 1), bare
         except zlib.error:
             raise BadRequest(
-                f"The body is not compressed as it says: {exc}.", param=hdrs.CONTENT_ENCODING
+                f"The body is not compressed as it says: {exc}.", param="Content-Encoding"
             ) from None
     if len(whole) > bound:
         raise too_large(bound)
     if not inflater.eof:
-        raise BadRequest("The compressed body is cut short.", param=hdrs.CONTENT_ENCODING)
+        raise BadRequest("The compressed body is cut short.", param="Content-Encoding")
     return whole

@@ -1,0 +1,225 @@
+"""Bodies: bounded each, all together, and once they are inflated."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from router.settings import schema
+from router.web.options import WebOptions
+from router.web.requests import decode_fields
+from tests.router.web.fakes import CHAT, SAFETY_S, Client, Peer, Site, chat, reply, site
+
+MIB = 1 << 20
+
+
+def _held(s: Site) -> int:
+    return s.endpoint._parts.bodies.held
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(SAFETY_S):
+        while not condition():  # noqa: ASYNC110  # what is looked at tells nobody of its changes
+            await asyncio.sleep(0)
+
+
+def _bare(data: bytes) -> bytes:
+    squeeze = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return squeeze.compress(data) + squeeze.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "squeeze"),
+    [("gzip", gzip.compress), ("GZip", gzip.compress), ("deflate", zlib.compress), ("deflate", _bare)],
+)
+@pytest.mark.parametrize("text", ["hello", "word " * 20_000])
+async def test_a_compressed_body_arrives_plain(encoding: str, squeeze: Any, text: str) -> None:
+    body = chat(text=text)
+    async with site(reply) as s:
+        answer = await s.ask("POST", CHAT, squeeze(body), {"Content-Encoding": encoding})
+        assert answer.status == 200
+        assert s.worker.requests[0].body == body
+        assert "content-encoding" not in s.worker.requests[0].headers
+        assert _held(s) == 0
+
+
+@pytest.mark.fault("F04")
+async def test_a_bomb_is_refused_before_it_is_inflated() -> None:
+    bomb = gzip.compress(b'{"model":"alpha","x":"' + b"a" * (24 * MIB), 9)
+    assert len(bomb) < 100_000
+    async with site(reply) as s:
+        for path in (CHAT, "/v1/load", "/internal/set"):
+            answer = await s.ask("POST", path, bomb, {"Content-Encoding": "gzip"})
+            assert answer.status == 413
+            assert answer.error["code"] == "request_too_large"
+        assert _held(s) == 0
+
+
+@pytest.mark.fault("F04")
+@pytest.mark.parametrize(
+    ("encoding", "body", "status"),
+    [
+        ("br", b"x", 415),
+        ("zstd", b"x", 415),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}")), 415),
+        ("chunked", b"x", 415),
+        ("gzip", b"{}", 400),
+        ("gzip", b"", 400),
+        ("gzip", gzip.compress(chat())[:-9], 400),
+        ("deflate", b"\x78\x9c rubbish", 400),
+        ("gzip", gzip.compress(b"{x"), 400),
+    ],
+)
+async def test_what_is_compressed_otherwise_or_wrongly(encoding: str, body: bytes, status: int) -> None:
+    async with site(reply) as s:
+        answer = await s.ask("POST", CHAT, body, {"Content-Encoding": encoding})
+        assert answer.status == status
+        assert answer.error["message"]
+        assert not s.api.asked
+
+
+async def test_admin_calls_take_small_bodies_only() -> None:
+    async with site(reply, WebOptions(max_admin_body=1000)) as s:
+        assert (await s.ask("POST", "/v1/load", b"x" * 1001)).status == 413
+        assert (await s.ask("POST", CHAT, chat(text="x" * 1001))).status == 200
+
+
+async def test_all_bodies_together_are_bounded_and_one_alone_is_not() -> None:
+    go_on = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await go_on.wait()
+        await reply(peer)
+
+    big = chat(text="x" * (3 * MIB))
+    async with site(script) as s, s.client() as first:
+        s.api.settings = schema.apply(s.api.settings, {"max_queue_bytes": 4 * MIB})
+        s.api.gate.clear()
+        await first.send("POST", CHAT, big)
+        async with asyncio.timeout(SAFETY_S):
+            await s.api.waiting.wait()
+        assert _held(s) == len(big)
+        for headers in ({}, {"Transfer-Encoding": "chunked"}):
+            async with s.client() as second:
+                answer = await _send(second, big, headers)
+                assert answer.status == 503
+                assert answer.error["code"] == "too_many_bytes"
+                assert answer.headers["retry-after"]
+        small = asyncio.ensure_future(s.ask("POST", CHAT, chat()))
+        s.api.gate.set()
+        go_on.set()
+        assert (await first.answer()).status == 200
+        assert (await small).status == 200
+        assert _held(s) == 0
+        s.api.settings = schema.apply(s.api.settings, {"max_queue_bytes": MIB})
+        assert (await s.ask("POST", CHAT, big)).status == 200
+
+
+async def _send(client: Client, body: bytes, headers: dict[str, str]) -> Any:
+    if not headers:
+        await client.send("POST", CHAT, body)
+    else:
+        await client.send("POST", CHAT, None, headers)
+        client.writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    return await client.answer()
+
+
+@pytest.mark.parametrize("leave", [True, False])
+async def test_bytes_of_a_client_that_leaves_or_stalls_are_given_back(leave: bool) -> None:
+    async with site(reply, WebOptions(upload_stall_s=0.05 if not leave else 30.0)) as s:
+        async with s.client() as client:
+            await client.send("POST", CHAT, None, {"Content-Length": "100000"})
+            client.writer.write(b"{" * 1000)
+            await client.writer.drain()
+            if leave:
+                await _until(lambda: _held(s))
+                client.leave()
+            else:
+                answer = await client.answer()
+                assert (answer.status, answer.error["code"]) == (408, "upload_stalled")
+        await _until(lambda: not _held(s))
+
+
+async def test_a_worker_that_does_not_read_holds_a_large_body_back() -> None:
+    """It goes out in pieces: no second copy of it waits in the transport."""
+    total = 24 * MIB
+    read_on = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.answer(b"{}")
+
+    async with site(script) as s:
+        worker = s.worker
+        serve = worker._serve
+
+        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_on.wait()
+            await serve(reader, writer)
+
+        worker._server.close()  # type: ignore[union-attr]  # it runs
+        worker._server = await asyncio.start_server(slow, worker.host, 0)
+        worker.port = worker._server.sockets[0].getsockname()[1]
+        asking = asyncio.ensure_future(s.ask("POST", CHAT, chat(text="x" * total)))
+        running = s.endpoint._parts.inference._running
+        await _until(lambda: any(e._connection and e._connection._is_full for e in running))
+        connection = next(iter(running))._connection
+        transport = connection._transport if connection is not None else None
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 2 * MIB
+        read_on.set()
+        assert (await asking).status == 200
+        assert len(worker.requests[0].body) > total
+
+
+async def test_a_worker_that_answers_before_it_has_read_all_is_heard() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer(b'{"error":{"message":"too long"}}', 400)
+
+    async with site(script) as s:
+
+        async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            body = b'{"error":{"message":"too long"}}'
+            writer.write(b"HTTP/1.1 400 X\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            await left.wait()
+            writer.transport.abort()
+
+        left = asyncio.Event()
+        s.worker._server.close()  # type: ignore[union-attr]  # it runs
+        s.worker._server = await asyncio.start_server(early, s.worker.host, 0, limit=1 << 16)
+        s.worker.port = s.worker._server.sockets[0].getsockname()[1]
+        answer = await s.ask("POST", CHAT, chat(text="x" * (24 * MIB)))
+        assert (answer.status, answer.error["message"]) == (400, "too long")
+        assert s.endpoint._parts.relay.idle == 0  # What it was not sent could not be told from a new request.
+        left.set()
+
+
+@pytest.mark.fault("F04")
+async def test_faults_of_large_bodies_are_found_without_a_second_copy() -> None:
+    options = WebOptions()
+    good = chat(text="é" * (2 * MIB))
+    assert (await decode_fields(good, options)).model == "alpha"
+    assert (await decode_fields(bytearray(good), options)).model == "alpha"
+    rng = random.Random(1)
+    for _ in range(10):
+        at = rng.randrange(100, len(good) - 10)
+        bad = bytearray(good)
+        bad[at] = 0xFF
+        with pytest.raises(Exception, match=f"byte {at} is wrong|byte {at - 1} is wrong"):
+            await decode_fields(bad, options)
+    with pytest.raises(Exception, match="UTF-8"):
+        await decode_fields(good[:-20] + b"\xc3", options)
+
+
+async def test_a_response_of_messages_is_no_body() -> None:
+    async with site(reply) as s:
+        answer = await s.ask("POST", CHAT, None, {"Content-Type": "application/json", "Content-Length": "0"})
+        assert answer.status == 400
+        assert msgspec.json.decode(answer.body)["error"]["message"].startswith("The body is empty")
