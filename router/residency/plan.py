@@ -102,6 +102,7 @@ class _Resident:
         self.helper_leases = row.helper_leases
         self.drain: Drain | None = None
         self.wanted_ahead = False
+        self.spoken_for = False
 
     @property
     def standard_leases(self) -> int:
@@ -301,6 +302,9 @@ class _Planner:
         if resident.drain is not None and (waiter.wants is not Wants.HELPER or not self._is_helper(resident)):
             self._claim(model, model_type, "unloads first", brief=False)
             return
+        if resident.spoken_for:
+            self._claim(model, model_type, "waits for a reading of the devices")
+            return
         if waiter.wants is not Wants.HELPER and not resident.standard:
             if model in self.claimed or not self._take_slot(model, model_type):
                 return
@@ -369,6 +373,7 @@ class _Planner:
         options = self._complete(model, asked)
         if not self.memory.is_fresh:
             self._await_sample()
+            self._spare_likely_victims(model, options, waiter, standard)
             self._claim(model.name, model.type if standard else None, "waits for a reading of the devices")
             return
         try:
@@ -521,6 +526,26 @@ class _Planner:
             return ask(left)
 
         return ask_beside
+
+    def _spare_likely_victims(
+        self, model: Model, options: LoadOptions, waiter: WaiterRow, standard: bool
+    ) -> None:
+        """Until a newer reading decides, keep new requests from those who are likely to go for this one:
+        a later request must not pass it. Nobody goes yet."""
+        idle, busy, later = self._who_may_go(waiter)
+        try:
+            choice = choose(self._asker(model, options), self.memory, idle, busy, later)
+        except RouterError:
+            # Told when the decision is made.
+            return
+        if choice.outcome is Outcome.NEVER:
+            return
+        likely = list(choice.victims)
+        if standard and self._slot(model.type, likely) is _Slot.FULL:
+            surplus = self._victim(model.type, besides=likely)
+            likely += [surplus] if surplus is not None else []
+        for resident in likely:
+            resident.spoken_for = True
 
     def _choose_after_all(
         self,
