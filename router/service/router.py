@@ -24,10 +24,6 @@ from router.devices.sampler import Sampler, Source
 from router.devices.simulated import SimulatedDevices
 from router.engines.arguments import check_arguments
 from router.engines.base import Engine
-from router.engines.builds import Builds
-from router.engines.finding import find_programs
-from router.engines.probing import Prober
-from router.engines.releases import Machine
 from router.engines.simulating import SimulatingEngine
 from router.errors import BadRequest, ConfigError, ModelNotFound, NotFound
 from router.memory.measured import Measured
@@ -46,7 +42,7 @@ from router.residency.table import Lease
 from router.service import notices
 from router.service.deciding import Deciding
 from router.service.downloads import Downloads
-from router.service.engines import Engines
+from router.service.engines import Engines, make_engines
 from router.service.fleet import Fleet, WithEngineDevices
 from router.service.lag import LagProbe
 from router.service.options import load_options
@@ -134,7 +130,6 @@ class Router:
         self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
         self._tasks = Tasks()
         self._sources: Sequence[Source] = ()
-        self._prober = Prober(paths.cache_dir / "engines")
         self._measured = Measured(paths.state_dir / "measured.json")
         self._placing = Placing(self._measured, check_args=check_arguments)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
@@ -177,7 +172,14 @@ class Router:
             self._simulated = SimulatedDevices(self._simulate, clock, self._devices)
             self._devices = self._simulated
             engine = SimulatingEngine(self._engine, self._simulated)
-        self._engines = self._make_engines(self._engine)
+        self._engines = make_engines(
+            self._paths,
+            self._downloads,
+            change=self.set_settings,
+            on_change=self._engines_changed,
+            setting=self._store.settings.engine,
+            in_use=self._engine.is_used,
+        )
         await asyncio.to_thread(self._measured.load)
         wanted = Wanted()
         self._reconciler = Reconciler(
@@ -277,18 +279,6 @@ class Router:
         if self._reconciler is None:
             raise RuntimeError("The router has not been started.")
         return self._reconciler
-
-    def _make_engines(self, fleet: Fleet) -> Engines:
-        builds = Builds(self._paths.engines_dir, Machine.here(), self._prober, in_use=fleet.is_used)
-        return Engines(
-            builds,
-            self._downloads,
-            probe=self._prober,
-            find=lambda: find_programs(self._store.settings.engine),
-            change=self.set_settings,
-            on_change=self._engines_changed,
-            setting=self._store.settings.engine,
-        )
 
     def _engines_changed(self) -> None:
         """Another engine was chosen, or more is known of one."""
@@ -454,6 +444,7 @@ class Router:
             loop_lag_s=self._lag.worst_s,
             event_counts=reconciler.feed.counts(),
             engines=self._engines.views if self._engines is not None else (),
+            overridden=dict(self._store.overridden),
             problems=(
                 *machine.problems(self._sources),
                 *self._engine_problems(),
@@ -666,6 +657,16 @@ class Router:
             BadRequest: with the JSON path of the fault.
         """
         return await self._deciding.try_out(document, view)
+
+    async def test_policy(self, name: str, prompt: str) -> dict[str, Any]:
+        """What a registered policy decides about a prompt, with its trace. Nothing is answered.
+
+        Raises:
+            RouterError: there is no policy of that name, or it cannot decide.
+        """
+        document = self._policies.document(name)
+        decision, _ = await self._deciding.try_out(document, RequestView(text=prompt))
+        return decision.document(trace=True)
 
     def window(self, model: str) -> int:
         """The tokens of context that a request to a model has, as it is or would be loaded; 0 if unknown."""
