@@ -425,7 +425,7 @@ def _item(group: Sequence[_Candidate], cache: HeaderCache) -> _Item:
         result = cache.get(paths, identity)
         if isinstance(result, str):
             fault = result
-        elif _identity_now(candidate) != identity:
+        elif _has_changed(candidate):
             fault = "it is still being written"
         else:
             header = result
@@ -441,10 +441,13 @@ def _identity(candidate: _Candidate) -> Identity:
     )
 
 
-def _identity_now(candidate: _Candidate) -> Identity:
+def _has_changed(candidate: _Candidate) -> bool:
     """Raises FileNotFoundError."""
-    shards = tuple(msgspec.structs.replace(shard, stat=os.stat(shard.path)) for shard in candidate.shards)
-    return _identity(msgspec.structs.replace(candidate, first=shards[0], shards=shards))
+    for shard in candidate.shards:
+        then, now = shard.stat, os.stat(shard.path)
+        if then is None or (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+            return True
+    return False
 
 
 def _is_utf8(path: Path) -> bool:
