@@ -66,8 +66,9 @@ from router.snapshot import (
 from router.tasks import Tasks
 from router.version import __version__
 from router.web.app import Endpoint
-from router.web.keys import FILE_NAME as KEYS_NAME
-from router.web.keys import KeyFile, Keys
+from router.web.keyfile import FILE_NAME as KEYS_NAME
+from router.web.keyfile import KeyFile
+from router.web.keys import Keys
 from router.web.security import is_loopback
 
 log = logging.getLogger(__name__)
