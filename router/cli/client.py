@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import json
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from router.errors import RouterError
@@ -25,8 +25,10 @@ class NotRunning(RouterError):
 class Client:
     """Talks to one endpoint, directly: a proxy that the environment names is not for the local machine."""
 
-    def __init__(self, endpoint: str) -> None:
-        """`endpoint` is the base URL, with or without `/v1`.
+    def __init__(self, endpoint: str, key: str = "", find_key: Callable[[], str] = str) -> None:
+        """`endpoint` is the base URL, with or without `/v1`; `key` an API key, "" for none.
+
+        `find_key` finds another one, and is called if the endpoint wants one.
 
         Raises:
             RouterError: it is no http URL.
@@ -42,6 +44,8 @@ class Client:
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._secure = parts.scheme == "https"
         self._host = parts.hostname
+        self._key = key
+        self._find_key = find_key
 
     def get(self, path: str) -> Any:
         """The JSON answer.
@@ -94,8 +98,7 @@ class Client:
             data = json.dumps(body)
         try:
             try:
-                connection.request(method, path, data, headers)
-                response = connection.getresponse()
+                response = self._ask(connection, method, path, data, headers)
             except TimeoutError as error:
                 raise RouterError(f"{self.url} did not answer in time.") from error
             except (OSError, http.client.HTTPException) as error:
@@ -112,6 +115,27 @@ class Client:
                 raise NotRunning(f"The connection to {self.url} ended.") from error
         finally:
             connection.close()
+
+    def _ask(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        data: str | None,
+        headers: dict[str, str],
+    ) -> http.client.HTTPResponse:
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        connection.request(method, path, data, headers)
+        response = connection.getresponse()
+        if response.status != http.HTTPStatus.UNAUTHORIZED or self._key:
+            return response
+        found = self._find_key()
+        if not found:
+            return response
+        self._key = found
+        response.read()
+        return self._ask(connection, method, path, data, headers)
 
 
 def _json(response: http.client.HTTPResponse) -> Any:

@@ -8,9 +8,11 @@ from typing import Final
 
 from router.cli.client import Client
 from router.cli.status import plain
+from router.errors import RouterError
 from router.instance import read_holder
 from router.paths import Paths
 from router.settings.store import SettingsStore
+from router.web.keyfile import FILE_NAME, VARIABLE, KeyFile, system_keyring
 
 # A router that listens on every address is asked on the local one.
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
@@ -32,19 +34,39 @@ class Context:
     def client(self) -> Client:
         """Raises ConfigError: the settings that say where the router is are wrong."""
         if self._endpoint is not None:
-            return Client(self._endpoint)
+            # A key of this machine's is not for wherever that may be.
+            return Client(self._endpoint, self._given_key())
         holder = read_holder(self.paths.state_dir)
         if holder is not None and holder.endpoint:
-            return Client(holder.endpoint)
+            return Client(holder.endpoint, self._given_key(), self._own_key)
         store = self.store()
         host = _EVERYWHERE.get(store.settings.host, store.settings.host)
-        return Client(f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}")
+        url = f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}"
+        return Client(url, self._given_key(), self._own_key)
+
+    def _given_key(self) -> str:
+        return self.environ.get(VARIABLE, "").strip()
+
+    def _own_key(self) -> str:
+        """A key that the router of this machine takes; "" if there is none that can be read."""
+        try:
+            file = key_file(self.paths)
+            for entry in file.read():
+                return file.show(entry.name)
+        except RouterError as error:
+            note(error.message)
+        return ""
 
     def store(self) -> SettingsStore:
         """The settings as they are in the file."""
         store = SettingsStore(self.paths.config_file, self.environ)
         store.load(set_aside_corrupt=False)
         return store
+
+
+def key_file(paths: Paths) -> KeyFile:
+    """The user's API keys."""
+    return KeyFile(paths.config_file.with_name(FILE_NAME), system_keyring())
 
 
 def note(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from router.cli import engine
+from router.cli import engine, keys
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
 from router.cli.options import add_model_options, given_options
@@ -123,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
     unload.add_argument("--no-wait", action="store_true", help="do not wait until it is gone")
     unload.set_defaults(command=_unload)
 
+    keys.add_commands(commands)
     for sub in (status, get, change, load, unload, *engine.add_commands(commands)):
         sub.add_argument("--endpoint", metavar="URL", help="the router to ask; by default the one that runs")
     return top

@@ -1,215 +1,30 @@
-"""API keys: made here, kept where other users cannot read them, compared in constant time.
-
-A small file of mode 0600 has the keys' names and digests, which is all that is needed to check one. The keys
-themselves are in the system's keyring, so that they can be shown again, or else in that file. So a locked
-keyring never keeps the router from starting.
-"""
+"""The API keys that are valid now, and who needs one: compared in constant time, never told."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
-import os
-import re
-import secrets
-import stat
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import msgspec
 from aiohttp import hdrs, web
-from msgspec import Struct
 
 from router import logs
-from router.errors import BadRequest, ConfigError, Conflict, NotFound, RouterError
-from router.settings.schema import API_KEY_VARIABLE
+from router.errors import ConfigError, RouterError
+from router.web.keyfile import VARIABLE, KeyFile, digest
 
 log = logging.getLogger(__name__)
 
-FILE_NAME: Final = "api-keys.json"
-VARIABLE: Final = API_KEY_VARIABLE
-SERVICE: Final = "lemon-tray"
-IN_KEYRING: Final = "keyring"
-IN_FILE: Final = "file"
-
-_PREFIX: Final = "lt-"
 _LEAST: Final = 16
 _MOST: Final = 512
-_NAME: Final = re.compile(r"[\w.@-]{1,64}")
 _LOOK_S: Final = 1.0
 
 
 class Unauthorized(RouterError):
     code = "invalid_api_key"
     status = 401
-
-
-class Entry(Struct, frozen=True):
-    """One key. `secret` is the key itself where there is no keyring, else ""."""
-
-    name: str
-    digest: str
-    created: str
-    kept_in: str
-    secret: str = ""
-
-
-class _File(Struct, frozen=True):
-    keys: tuple[Entry, ...] = ()
-
-
-class SecretStore(Protocol):
-    """The system's keyring, or something like it. Calls may block, and raise what they like."""
-
-    def set_password(self, service: str, username: str, password: str) -> None: ...
-
-    def get_password(self, service: str, username: str) -> str | None: ...
-
-    def delete_password(self, service: str, username: str) -> None: ...
-
-
-def system_keyring() -> SecretStore | None:
-    """The system's keyring, if there is one that keeps what it is given."""
-    try:
-        import keyring
-        from keyring.backends import chainer, fail, null
-
-        found = keyring.get_keyring()
-    except Exception as error:  # A back end may fail in any way while it is looked for.
-        log.info("There is no keyring: %s", error)
-        return None
-    useless = (fail.Keyring, null.Keyring)
-    if isinstance(found, useless) or (isinstance(found, chainer.ChainerBackend) and not found.backends):
-        return None
-    return found
-
-
-class KeyFile:
-    """The keys on disk. Everything here blocks: use it from a command, or from a thread."""
-
-    def __init__(self, path: Path, keyring: SecretStore | None = None) -> None:
-        self.path = path
-        self._keyring = keyring
-
-    def read(self) -> tuple[Entry, ...]:
-        """The keys.
-
-        Raises:
-            ConfigError: the file cannot be read, or is none of ours.
-        """
-        try:
-            data = self.path.read_bytes()
-            if os.name == "posix" and self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                log.warning("%s could be read by others; its mode is 0600 now.", self.path)
-                self.path.chmod(0o600)
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be read: {error.strerror or error}.") from error
-        try:
-            return msgspec.json.decode(data, type=_File).keys
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"{self.path} is no file of API keys: {error}.") from error
-
-    def add(self, name: str) -> tuple[Entry, str]:
-        """Make a key. Returns its entry and the key itself.
-
-        Raises:
-            BadRequest: the name cannot be one.
-            Conflict: there is a key of that name.
-            ConfigError: as `read`, or the file cannot be written.
-        """
-        if not _NAME.fullmatch(name):
-            raise BadRequest(
-                f"{name[:80]!r} cannot be a key's name: up to 64 letters, digits and . _ @ - are allowed.",
-                param="name",
-            )
-        entries = self.read()
-        if any(entry.name == name for entry in entries):
-            raise Conflict(f"There is a key {name} already.", hint=f"Remove it with: key remove {name}")
-        secret = _PREFIX + secrets.token_urlsafe(32)
-        kept_in = IN_KEYRING if self._put(name, secret) else IN_FILE
-        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        entry = Entry(name, digest(secret), created, kept_in, secret if kept_in == IN_FILE else "")
-        self._write((*entries, entry))
-        return entry, secret
-
-    def show(self, name: str) -> str:
-        """The key of that name.
-
-        Raises:
-            NotFound: there is none, or the keyring does not give it.
-            ConfigError: as `read`.
-        """
-        entry = self._entry(self.read(), name)
-        if entry.kept_in == IN_FILE:
-            return entry.secret
-        secret = None
-        if self._keyring is not None:
-            try:
-                secret = self._keyring.get_password(SERVICE, name)
-            except Exception as error:  # Whatever the keyring's own errors are.
-                log.warning("The keyring does not answer: %s", error)
-        if secret is None:
-            raise NotFound(f"The keyring does not give the key {name}.", hint="Remove it and make another.")
-        return secret
-
-    def remove(self, name: str) -> None:
-        """Take a key back. It is refused within about a second.
-
-        Raises:
-            NotFound: there is none of that name.
-            ConfigError: as `add`.
-        """
-        entries = self.read()
-        entry = self._entry(entries, name)
-        self._write(tuple(other for other in entries if other is not entry))
-        if entry.kept_in == IN_KEYRING and self._keyring is not None:
-            try:
-                self._keyring.delete_password(SERVICE, name)
-            except Exception as error:  # It is of no use any more; that it stays there does no harm.
-                log.warning("The key could not be taken out of the keyring: %s", error)
-
-    def _put(self, name: str, secret: str) -> bool:
-        if self._keyring is None:
-            return False
-        try:
-            self._keyring.set_password(SERVICE, name, secret)
-            return self._keyring.get_password(SERVICE, name) == secret
-        except Exception as error:  # A keyring that is locked, or refuses: the file is as good.
-            log.warning("The keyring does not take the key: %s", error)
-            return False
-
-    def _entry(self, entries: tuple[Entry, ...], name: str) -> Entry:
-        for entry in entries:
-            if entry.name == name:
-                return entry
-        raise NotFound(f"There is no key {name}.", param="name")
-
-    def _write(self, entries: tuple[Entry, ...]) -> None:
-        """Replace the file; it is never readable by others, not even for a moment."""
-        data = msgspec.json.format(msgspec.json.encode(_File(entries)), indent=2) + b"\n"
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror or error}.") from error
-
-
-def digest(secret: str) -> str:
-    """What is kept of a key for comparing. Keys are long and random, so a plain hash is enough."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class Keys:

@@ -12,7 +12,8 @@ from router import logs
 from router.errors import BadRequest, ConfigError, Conflict, NotFound
 from router.settings import schema
 from router.web import security
-from router.web.keys import IN_FILE, IN_KEYRING, VARIABLE, KeyFile, Keys, digest
+from router.web.keyfile import IN_FILE, IN_KEYRING, VARIABLE, KeyFile, digest
+from router.web.keys import Keys
 from tests.router.web.fakes import CHAT, Site, chat, reply, site
 
 KEY = "a-key-of-the-users-own"

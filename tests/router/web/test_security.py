@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router.settings import schema
-from router.web.keys import VARIABLE, Keys
+from router.web.keyfile import VARIABLE
+from router.web.keys import Keys
 from router.web.security import host_of, is_ours
 from tests.router.web.fakes import CHAT, Peer, Site, chat, reply, site
 
