@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from router.devices.base import DeviceReading
+from router.devices.base import HOST_ID, DeviceReading
 from router.engines.base import Exit
 from router.errors import RouterError
 from router.residency.desire import Desired
@@ -57,7 +57,7 @@ class Narrator:
         severity: Severity = Severity.INFO,
         reason: str | None = None,
     ) -> None:
-        device = next(iter(resident.spec.booking), None)
+        device = next(iter(_where_it_counts(resident.spec.booking)), None)
         self._tell(code, message, severity=severity, model=resident.model.name, device=device, reason=reason)
 
     # Residents
@@ -65,7 +65,7 @@ class Narrator:
     def loading(self, resident: Resident, readings: Iterable[DeviceReading]) -> None:
         self._labels.update({r.device.id: r.device.label for r in readings})
         self._refused.pop(resident.model.name, None)
-        needs = sum(resident.spec.booking.values())
+        needs = sum(_where_it_counts(resident.spec.booking).values())
         self._tell_of(
             resident,
             "admit",
@@ -110,7 +110,7 @@ class Narrator:
         )
 
     def unloaded(self, resident: Resident, drain: Drain) -> None:
-        size = gib(sum(resident.spec.booking.values()))
+        size = gib(sum(_where_it_counts(resident.charged).values()))
         where = self._where(resident)
         self._tell_of(
             resident,
@@ -264,11 +264,16 @@ class Narrator:
     # Where
 
     def _where(self, resident: Resident) -> str:
-        return " + ".join(self._labels.get(d, d) for d in resident.spec.booking)
+        return " + ".join(self._labels.get(d, d) for d in _where_it_counts(resident.spec.booking))
 
     def _on(self, resident: Resident) -> str:
         where = self._where(resident)
         return f" on {where}" if where else ""
+
+
+def _where_it_counts(booking: Mapping[str, int]) -> Mapping[str, int]:
+    """The GPUs' part if there is one: the little that a model on a GPU keeps on the host is not told."""
+    return {device: size for device, size in booking.items() if device != HOST_ID} or booking
 
 
 def pool_of(desired: Desired, loaded: int = 0, loading: int = 0) -> PoolView:
