@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 _HEALTH_S: Final = 2.0
 #: Seconds between health checks, from the first to the last.
 _RETRY_S: Final = (0.02, 0.5)
+#: Seconds that the log of a load may come after its end.
+_LOG_S: Final = 2.0
 #: Seconds between looks at what a loading process has used.
 _LOOK_S: Final = 1.0
 #: Environment that would change how the worker or the engine behaves, or that is none of their business.
@@ -152,6 +155,7 @@ class LlamaEngine(abc.ABC):
                 await asyncio.to_thread(self._leftovers.add, worker.pid)
             await self._until_announced(worker, spec)
             await self._until_healthy(worker, spec)
+            await _until_logged(worker)
         except BaseException as error:
             worker.silence()
             await worker.kill()
@@ -277,6 +281,13 @@ class LlamaEngine(abc.ABC):
         if hint is None and self._logs is not None:
             hint = f"What the engine printed is in {self._logs.path(spec.model)}."
         return LoadFailed(f"{spec.model} could not be loaded: {why}.", code=code, hint=hint)
+
+
+async def _until_logged(worker: WorkerProcess) -> None:
+    """Wait for what the worker has said of its load, which may be on its way; not for ever."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LOG_S):
+            await worker.logged.wait()
 
 
 async def _health(worker: WorkerProcess) -> str:

@@ -250,8 +250,6 @@ def _key(program: Path | None, embedded: bool, environ: Mapping[str, str]) -> st
         if program is not None:
             status = program.stat()
             parts += [str(program.resolve()), str(status.st_size), str(status.st_mtime_ns)]
-            # The libraries beside it are most of a build.
-            parts += [str(program.resolve().parent.stat().st_mtime_ns)]
     except OSError as error:
         parts.append(str(error.errno))
     parts += sorted(f"{name}={value}" for name, value in environ.items() if name.startswith(_MATTERS))

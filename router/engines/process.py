@@ -48,6 +48,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     Attributes:
         announced: done when the worker has told host and port.
+        logged: done when its log, which may come later, has got as far.
         last_output: when it last printed anything, on the loop's clock.
     """
 
@@ -81,6 +82,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self.api_key = api_key
         self.host, self.port, self.pid = "", 0, 0
         self.announced: asyncio.Future[None] = self._loop.create_future()
+        self.logged = asyncio.Event()
         self.last_output = self._loop.time()
         self._exited: asyncio.Future[Exit] = self._loop.create_future()
         self._closed = asyncio.Event()
@@ -105,10 +107,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     @property
     def measured(self) -> Mapping[str, int]:
-        """Bytes by device id, the host included, as the engine printed them; empty if it did not.
-
-        They are complete when the worker is ready, but for lines that are on their way.
-        """
+        """Bytes by device id, the host included, as the engine printed them; empty if it did not."""
         return self._buffers.by_device(self._names)
 
     @property
@@ -261,8 +260,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self._tail.add(lines)
             for line in lines:
                 self._buffers.feed(line)
-                if self._is_server and self._address is None and (match := _LISTENING.match(line)):
-                    self._listens(match["host"], int(match["port"]))
+                if not self.logged.is_set() and (match := _LISTENING.match(line)):
+                    self.logged.set()
+                    if self._is_server:
+                        self._listens(match["host"], int(match["port"]))
             return
         for line in lines:
             if line.startswith(_ENGINE_STATE):
@@ -291,7 +292,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         try:
             address = json.loads(text)
             host, port = str(address["host"]), int(address["port"])
-        except (ValueError, TypeError, KeyError):
+            if not address.get("logs"):
+                self.logged.set()
+        except (ValueError, TypeError, KeyError, AttributeError):
             self._tail.add([f"{READY}{text}"])
             return
         self._is_ready = True

@@ -116,9 +116,9 @@ def _pair(gpus: Sequence[Known], devices: Sequence[EngineDevice], *, by_bus: boo
     ):
         groups = [(device, [gpu for gpu in rest_gpus if alike(gpu, device)]) for device in rest_devices]
         for device, mine in groups:
-            rivals = [other for other, its in groups if any(gpu in its for gpu in mine)]
+            rivals = [its for _, its in groups if any(gpu in its for gpu in mine)]
             # Likeness alone proves something only with as many of the one as of the other.
-            if not is_sure and (len(rivals) != len(mine) or any(its != mine for _, its in groups if its)):
+            if not is_sure and (len(rivals) != len(mine) or any(its != mine for its in rivals)):
                 continue
             left = [gpu for gpu in mine if gpu in rest_gpus]
             if left:

@@ -7,7 +7,7 @@ and its router:
   in the list of processes. Then nothing. Its end means: stop now, also when the router died.
 - standard output: the engine's own progress lines while it loads, then one line `worker:ready:{...}` with
   host and port.
-- standard error: the engine's log.
+- standard error: the engine's log. It is written by a thread, and may say a little later that it listens.
 
 The engine holds Python's lock while it loads, so no thread of Python's can watch over the router meanwhile.
 On Linux the kernel does: it kills this process when the thread that started it ends. Elsewhere a load that is
@@ -69,7 +69,7 @@ def _work() -> NoReturn:
         # Not os._exit: the engine writes its log from a thread, and the cause would be lost.
         sys.exit(f"{error}")
     address = urlsplit(server.listening_address)
-    report = json.dumps({"host": address.hostname, "port": address.port})
+    report = json.dumps({"host": address.hostname, "port": address.port, "logs": True})
     os.write(reports, f"{READY}{report}\n".encode())
     while os.read(requests, 4096):
         pass

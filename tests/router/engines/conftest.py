@@ -21,9 +21,11 @@ from tests.support import gguf
 from tests.support.loops import LOOPS, loop_factory
 
 FAKE = Path(__file__).with_name("fake_worker.py")
+FAKE_SERVER = Path(__file__).with_name("fake_server.py")
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 Fake = Callable[..., EmbeddedEngine]
+Server = Callable[..., Path]
 
 
 @pytest.fixture(params=LOOPS)
@@ -70,6 +72,22 @@ async def engine(tmp_path: Path) -> AsyncIterator[EmbeddedEngine]:
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert list((tmp_path / "state").glob("*")) == []
     gc.collect()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    """Makes programs that pretend to be a llama-server, each in a mode."""
+
+    def make(mode: str, name: str = "llama-server") -> Path:
+        folder = tmp_path / "a folder" / mode
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "mode").write_text(mode)
+        program = folder / name
+        program.write_text(f"#!{sys.executable} -IS\n{FAKE_SERVER.read_text()}")
+        program.chmod(0o755)
+        return program
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from router.engines.base import Worker
+from router.engines.base import EngineDevice, Worker
 from router.engines.embedded import EmbeddedEngine
 from router.errors import LoadFailed, ShuttingDown
+from tests.oracle.models import Shape, write
 from tests.router.engines.conftest import Run, children, ended, ignore, spec_of
 from tests.support import gguf
 from tests.support.processes import is_running
@@ -82,6 +83,65 @@ async def test_the_server_is_set_up_as_planned(engine: EmbeddedEngine, tiny: Pat
         "GET", f"http://127.0.0.1:{worker.port}/health", headers={"Origin": "http://evil.example"}
     ) as answer:
         assert answer.headers.get("Access-Control-Allow-Origin", "") == ""
+
+
+async def test_placement_options_and_arguments_are_heeded(engine: EmbeddedEngine, tmp_path: Path) -> None:
+    """On the processor, with a card that is not there: what is left of it is what the engine was told."""
+    shape = Shape(layers=2, embd=64, heads=2, kv_heads=2, head_dim=32, ff=64, experts=4)
+    moe = write(tmp_path / "moe.gguf", shape)
+    engine.use({"card": EngineDevice("CUDA0", "cuda", "Card", 0, pin="GPU-1")})
+    plain = await engine.start(spec_of(moe), ignore)
+    spec = spec_of(
+        moe,
+        devices=("card",),
+        n_gpu_layers=-1,
+        n_cpu_moe=2,
+        tensor_split=(1.0,),
+        cache_type_k="q8_0",
+        cache_type_v="q4_0",
+        args=(
+            "--temp",
+            "0.25",
+            "--top-k",
+            "7",
+            "--threads",
+            "1",
+            "--no-warmup",
+            "--reasoning-format",
+            "none",
+        ),
+    )
+    placed = await engine.start(spec, ignore)
+    keys = plain.buffers["CPU", "KV"]
+    assert placed.buffers["CPU", "KV"] == pytest.approx(keys * (34 + 18) / 128, rel=0.1)
+    status, props = await ask(placed, "/props")
+    assert status == 200
+    params = props["default_generation_settings"]["params"]
+    assert params["temperature"] == pytest.approx(0.25)
+    assert params["top_k"] == 7
+    assert (await ask(placed, "/v1/chat/completions", CHAT))[0] == 200
+    assert set(plain.measured) == set(placed.measured) == {"host"}
+
+
+async def test_the_sizes_of_its_buffers_are_told_and_prompts_are_not(
+    engine: EmbeddedEngine, tiny: Path, tmp_path: Path
+) -> None:
+    worker = await engine.start(spec_of(tiny), ignore)
+    assert {kind for _, kind in worker.buffers} == {"model", "KV", "compute", "output"}
+    assert worker.measured["host"] > tiny.stat().st_size / 2
+    body = CHAT | {"messages": [{"role": "user", "content": "a-very-private-word"}]}
+    assert (await ask(worker, "/v1/chat/completions", body))[0] == 200
+    await engine.aclose()
+    log = (tmp_path / "logs" / "tiny.log").read_text(errors="replace")
+    assert "KV buffer size" in log
+    assert "a-very-private-word" not in log
+    assert len(log) < 40_000
+
+
+async def test_an_argument_that_it_does_not_take(engine: EmbeddedEngine, tiny: Path) -> None:
+    with pytest.raises(LoadFailed, match="does not take --grammar") as caught:
+        await engine.start(spec_of(tiny, args=("--grammar", "root ::= x")), ignore)
+    assert "llama-server" in (caught.value.hint or "")
 
 
 async def test_embedding_and_reranking_models(engine: EmbeddedEngine, tmp_path: Path) -> None:
