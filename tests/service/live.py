@@ -191,13 +191,16 @@ async def live(
     *,
     settings: Mapping[str, Any] | None = None,
     simulate: tuple[int, ...] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Live]:
     """Run a router with its files below `root`; at the end it must leave nothing behind."""
     paths = Paths.under(root)
     paths.ensure()
     if settings:
         paths.config_file.write_text(json.dumps(settings))
-    router = Router(paths, overrides={"port": 0}, models_dirs=(models,), simulate=simulate, environ={})
+    router = Router(
+        paths, overrides={"port": 0}, models_dirs=(models,), simulate=simulate, environ=environ or {}
+    )
     session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
     pids: set[int] = set()
     end = router.subscribe(lambda s: pids.update(r.pid for r in s.residents if r.pid))
