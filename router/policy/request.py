@@ -95,3 +95,19 @@ def _parts(items: Iterable[Any]) -> str:
         if isinstance(text, str):
             texts.append(text)
     return "\n".join(texts)
+
+
+def conversation(body: Mapping[str, Any]) -> int | None:
+    """What the requests of one conversation have in common: a hash of all up to the first user message.
+
+    None where nothing tells, as in a request without messages.
+    """
+    items: Any = next((body[k] for k in ("messages", "input") if isinstance(body.get(k), list)), [])
+    start: list[str] = []
+    for item in items:
+        if not isinstance(item, dict):
+            return None
+        start.append(repr(item.get("content")))
+        if item.get("role") == "user":
+            return hash(tuple(start))
+    return None

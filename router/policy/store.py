@@ -115,12 +115,12 @@ class PolicyStore:
             RouterError: it could not be written; what was registered before stays.
         """
         value = decode(document) if isinstance(document, (bytes, bytearray)) else document
-        policy = parse_policy(value)
+        policy = await asyncio.to_thread(parse_policy, value)
         async with self._order:
             known = self._entries.get(policy.name)
             if known is not None and not known.policy.enabled and "enabled" not in value:
                 value = {**value, "enabled": False}
-                policy = parse_policy(value)
+                policy = msgspec.structs.replace(policy, enabled=False)
             await self._write(policy, value)
         return policy
 
@@ -152,6 +152,14 @@ class PolicyStore:
             except OSError as error:
                 raise _not_written(entry.file, error) from error
             self._put({n: e for n, e in self._entries.items() if n != name}, self._faults)
+
+    def document(self, name: str) -> dict[str, Any]:
+        """The document of a policy as it was written, its switch included.
+
+        Raises:
+            ModelNotFound: there is no policy of that name.
+        """
+        return dict(self._entry(name).document)
 
     def _entry(self, name: str) -> _Entry:
         entry = self._entries.get(name)

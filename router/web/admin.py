@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from router.catalog.demo import DEMO as DEMO_MODEL
 from router.errors import BadRequest, ModelNotFound
+from router.policy.request import RequestView
 from router.web import health, requests
 from router.web.api import RouterApi
 from router.web.options import WebOptions
@@ -48,6 +49,14 @@ class _Pause(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Told(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
+
+
+class _Try(Struct, frozen=True, forbid_unknown_fields=True):
+    policy: dict[str, Any]
+    prompt: str | None = None
+    has_images: bool | None = None
+    has_tools: bool | None = None
+    metadata: dict[str, str] | None = None
 
 
 class _Enable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,6 +228,22 @@ class Admin:
         wanted = await self.read(request, _Enable)
         await self._api.enable_policy(name, wanted.enabled)
         return success(f"The policy {name} is {'on' if wanted.enabled else 'off'}.", model_name=name)
+
+    async def policies(self, request: web.Request) -> web.Response:
+        """`GET /internal/policies`: all of them, also those that are off."""
+        return json_response({"policies": self._api.snapshot.policies})
+
+    async def policy_document(self, request: web.Request) -> web.Response:
+        """`GET /internal/policies/{name}`: the document, to keep or to register elsewhere."""
+        return json_response(self._api.policy_document(request.match_info["name"]))
+
+    async def try_policy(self, request: web.Request) -> web.Response:
+        """`POST /v1/routing/validate`: what a policy decides; nothing is registered or answered."""
+        wanted = await self.read(request, _Try)
+        metadata = wanted.metadata or {}
+        view = RequestView(wanted.prompt or "", bool(wanted.has_tools), bool(wanted.has_images), metadata)
+        decision, normalized = await self._api.try_policy(wanted.policy, view)
+        return json_response({"decision": decision.document(trace=True), "normalized_policy": normalized})
 
     async def simulate(self, request: web.Request) -> web.Response:
         """`POST /internal/simulate`: changes a simulated device."""

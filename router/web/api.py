@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from router.catalog.model import Model
 from router.engines.base import Worker
 from router.policy.document import Policy
+from router.policy.evaluate import Decision
+from router.policy.fit import GaveWay
+from router.policy.request import RequestView
 from router.settings.schema import Settings
 from router.snapshot import FeedEntry, Snapshot
 
@@ -68,6 +71,29 @@ class RouterApi(Protocol):
 
         Raises:
             RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.
+        """
+
+    async def decide(self, policy: Policy, view: RequestView) -> Decision:
+        """Where a request goes. Models that the policy asks are loaded and asked; none is held afterwards."""
+
+    async def try_policy(self, document: Any, view: RequestView) -> tuple[Decision, dict[str, Any]]:
+        """What a policy that need not be registered decides, and the policy as it was evaluated.
+
+        Raises:
+            BadRequest: with the JSON path of the fault.
+        """
+
+    def window(self, model: str) -> int:
+        """The tokens of context that a request to a model has, as it is or would be loaded; 0 if unknown."""
+
+    def routed(self, policy: str, decision: Decision, model: str, gave_way: tuple[GaveWay, ...]) -> None:
+        """Tell in the feed that a policy sent a request to a model, and who gave way to it."""
+
+    def policy_document(self, name: str) -> dict[str, Any]:
+        """The document of a registered policy, as it was written.
+
+        Raises:
+            ModelNotFound: there is no policy of that name.
         """
 
     async def set_settings(self, changes: Mapping[str, Any]) -> int:

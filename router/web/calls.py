@@ -316,6 +316,39 @@ def calls(
         answer=_DONE,
     )
     post(
+        "/routing/validate",
+        admin.try_policy,
+        "Tell what a policy decides; register and answer nothing",
+        "Policies",
+        body=_closed(
+            "policy",
+            policy={"type": "object"},
+            prompt=_maybe("string"),
+            has_images=_maybe("boolean"),
+            has_tools=_maybe("boolean"),
+            metadata={"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+        ),
+        answer=_object(
+            "decision", "normalized_policy", decision={"type": "object"}, normalized_policy={"type": "object"}
+        ),
+    )
+    get(
+        "/internal/policies",
+        admin.policies,
+        "List all policies, also those that are off",
+        "Policies",
+        rooted=True,
+        answer=_object("policies", policies={"type": "array"}),
+    )
+    get(
+        "/internal/policies/{name}",
+        admin.policy_document,
+        "Tell a policy's document",
+        "Policies",
+        rooted=True,
+        bad=(404,),
+    )
+    post(
         "/internal/policies/{name}",
         admin.policy,
         "Switch a policy on or off",

@@ -13,17 +13,17 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET, Raw, Struct
 
-from router.catalog.model import EMBEDDING, LLM, RERANKING, Model
+from router.catalog.model import EMBEDDING, LLM, RERANKING
 from router.engines.base import Exit, Worker
-from router.errors import BadRequest, ModelNotFound, RouterError, ShuttingDown, Unavailable, WorkerDied
+from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
-from router.policy.evaluate import Decision, RequestView, decide
 from router.web import embeddings, requests
 from router.web.api import Lease, RouterApi
 from router.web.errors import WorkerError
 from router.web.options import WebOptions
 from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Silent, UpstreamError
 from router.web.requests import Fields
+from router.web.routing import GivesWay, Route, Routing
 from router.web.sse import FirstEvent, Usage, usage_in
 from router.web.stream import EventStream
 from router.web.tally import Last, Tally
@@ -94,26 +94,6 @@ _TYPE_NAMES: Final = {
 _PATHS: Final = {LLM: "/v1/chat/completions", EMBEDDING: "/v1/embeddings", RERANKING: "/v1/rerank"}
 
 
-class Route(Struct, frozen=True):
-    """How a policy chose."""
-
-    policy: str
-    decision: Decision
-
-    @property
-    def header(self) -> str:
-        return self.decision.matched_rule or "default"
-
-    def trace(self) -> dict[str, Any]:
-        d = self.decision
-        return {
-            "version": d.version,
-            "route_to": d.route_to,
-            "matched_rule": d.matched_rule,
-            "default_used": d.default_used,
-        }
-
-
 class _Job(Struct):
     """A request, understood. Its body is let go as soon as it cannot be needed again."""
 
@@ -141,6 +121,7 @@ class Inference:
         self._relay = relay
         self._tally = tally
         self._options = options
+        self._routing = Routing(api, tally, options)
         self._running: dict[Exchange, EventStream] = {}
 
     def end_all(self, error: RouterError) -> None:
@@ -192,10 +173,9 @@ class Inference:
         target = self._api.resolve(fields.model)
         route = None
         if isinstance(target, Policy):
-            decision = decide(target, RequestView(text=await requests.policy_text(body, options)))
-            route = Route(target.name, decision)
+            route = await self._routing.choose(target, kind.type, body)
             request[ROUTE] = route.header
-            target = self._candidate(route)
+            target = self._routing.candidate(route)
         request[MODEL] = target.name
         if target.type != kind.type:
             raise BadRequest(
@@ -209,22 +189,22 @@ class Inference:
             body = await requests.rewritten(body, options, model=named)
         return _Job(kind, fields, body, target.name, route, keep_alive_s, base64)
 
-    def _candidate(self, route: Route) -> Model:
-        name = route.decision.route_to
-        try:
-            target = self._api.resolve(name)
-        except ModelNotFound as exc:
-            raise ModelNotFound(
-                f"The policy {route.policy} routes to {name}, which is not there. {exc.message}",
-                param="model",
-            ) from exc
-        if isinstance(target, Policy):
-            raise ModelNotFound(
-                f"The policy {route.policy} routes to {name}, which is a policy, not a model."
-            )
-        return target
-
     async def _answer(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+        while True:
+            try:
+                return await self._answer_by(request, job, stream)
+            except GivesWay:
+                assert job.route is not None
+                job.name = self._routing.candidate(job.route).name
+                request[MODEL] = job.name
+                job.body = await requests.rewritten(job.body, self._options, model=job.name)
+
+    async def _answer_by(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+        """Let the model that the job names answer.
+
+        Raises:
+            GivesWay: another candidate is to answer.
+        """
         with contextlib.suppress(NotReached):
             return await self._attempt(request, job, stream)
         # Its process died between the grant and the request, or nobody listens there any more. Nothing was
@@ -235,12 +215,7 @@ class Inference:
             raise WorkerDied(f"The worker of {job.name} cannot be reached. {exc}") from exc
 
     async def _attempt(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
-        lease = await self._api.acquire(
-            job.name,
-            policy=job.route.policy if job.route else None,
-            body_bytes=len(job.body),
-            keep_alive_s=job.keep_alive_s,
-        )
+        lease = await self._acquire(job)
         loop = asyncio.get_running_loop()
         asked = began = loop.time()
         usage: Usage | None = None
@@ -252,6 +227,10 @@ class Inference:
                     await exchange.send(job.kind.path, request.raw_headers, job.body)
                     if exchange.status >= 400 and job.fields.encoding_format is not UNSET:
                         await self._send_plainer(request, job, exchange)
+                    if exchange.status >= 400 and job.route is not None:
+                        refusal = await self._refusal(job, exchange)
+                        self._routing.refused(job.route, refusal)
+                        raise refusal
                     job.body = b""
                     self._bodies.let_go(request)
                     began = loop.time()
@@ -274,6 +253,23 @@ class Inference:
             if usage is not None:
                 self._tally.answered(_last(job, usage, seconds, first - asked, loop.time() - asked))
             lease.release(tokens=tokens, seconds=seconds)
+
+    async def _acquire(self, job: _Job) -> Lease:
+        route = job.route
+        try:
+            lease = await self._api.acquire(
+                job.name,
+                policy=route.policy.name if route else None,
+                body_bytes=len(job.body),
+                keep_alive_s=job.keep_alive_s,
+            )
+        except RouterError as error:
+            if route is not None:
+                self._routing.cannot_load(route, error)
+            raise
+        if route is not None:
+            self._routing.granted(route, lease.model.name)
+        return lease
 
     async def _send_plainer(self, request: web.Request, job: _Job, exchange: Exchange) -> None:
         """Ask once more without `encoding_format`, if it is that what a worker refuses."""

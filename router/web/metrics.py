@@ -113,6 +113,7 @@ def _counters(tally: Tally) -> Iterator[Metric]:
     for (model, status), count in sorted(tally.requests.items()):
         requests.add_metric([model, str(status)], count)
     yield requests
+    yield from _routes(tally)
     totals: tuple[tuple[str, str, Mapping[str, float]], ...] = (
         ("lemonade_request_seconds", "Seconds spent on requests, waiting included.", tally.seconds),
         ("lemonade_tokens_generated", "Tokens generated.", tally.tokens),
@@ -123,6 +124,31 @@ def _counters(tally: Tally) -> Iterator[Metric]:
         for model, amount in sorted(counts.items()):
             family.add_metric([model], amount)
         yield family
+
+
+def _routes(tally: Tally) -> Iterator[Metric]:
+    decisions = CounterMetricFamily(
+        "lemonade_route_decisions", "Decisions of policies, by rule.", labels=["policy", "rule", "route_to"]
+    )
+    for decided, count in sorted(tally.routes.items()):
+        decisions.add_metric(decided, count)
+    yield decisions
+    fallbacks = CounterMetricFamily(
+        "lemonade_route_fallbacks",
+        "Candidates that gave way to another one.",
+        labels=["policy", "candidate", "reason"],
+    )
+    for passed, count in sorted(tally.fallbacks.items()):
+        fallbacks.add_metric(passed, count)
+    yield fallbacks
+    switches = CounterMetricFamily(
+        "lemonade_route_switches",
+        "Requests that went to another model than their conversation's last one.",
+        labels=["policy"],
+    )
+    for policy, count in sorted(tally.switches.items()):
+        switches.add_metric([policy], count)
+    yield switches
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

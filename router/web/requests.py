@@ -17,7 +17,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from router.errors import BadRequest
-from router.policy.evaluate import request_text
+from router.policy.fit import Size, request_size
+from router.policy.request import RequestView, conversation, request_view
 from router.units import parse_duration
 from router.web.options import WebOptions
 from router.web.upload import Body
@@ -123,11 +124,19 @@ async def decode_as(kind: type[T], body: Body, options: WebOptions) -> T:
     return await _decoded(body, msgspec.json.Decoder(kind).decode, options)
 
 
-async def policy_text(body: Body, options: WebOptions) -> str:
-    """The text that a policy looks at."""
+class Asked(Struct, frozen=True):
+    """What routing looks at in a request. `conversation` is the same for all requests of one."""
+
+    view: RequestView = RequestView()
+    size: Size = Size()
+    conversation: int | None = None
+
+
+async def policy_view(body: Body, options: WebOptions, *, sized: bool) -> Asked:
+    """What a policy looks at; with `sized`, how much of a context the request takes, too."""
     if len(body) <= options.inline_body:
-        return _policy_text(body)
-    return await asyncio.to_thread(_policy_text, body)
+        return _asked(body, sized)
+    return await asyncio.to_thread(_asked, body, sized)
 
 
 async def rewritten(
@@ -220,9 +229,9 @@ def _fault(message: str) -> BadRequest:
     return BadRequest(f"The body is wrong: {what}.")
 
 
-def _policy_text(body: Body) -> str:
+def _asked(body: Body, sized: bool) -> Asked:
     given: Mapping[str, Any] = _decode_any(body)
-    return request_text(given)
+    return Asked(request_view(given), request_size(given) if sized else Size(), conversation(given))
 
 
 def _rewritten(body: Body, model: str | None, drop: Collection[str]) -> bytes:

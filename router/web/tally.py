@@ -33,11 +33,26 @@ class Tally:
         self.tokens: defaultdict[str, int] = defaultdict(int)
         self.prompt_tokens: defaultdict[str, int] = defaultdict(int)
         self.last: Last | None = None
+        self.routes: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        self.switches: defaultdict[str, int] = defaultdict(int)
+        self.fallbacks: defaultdict[tuple[str, str, str], int] = defaultdict(int)
 
     def request(self, model: str, status: int, seconds: float) -> None:
         """Count a request and how long it took, in seconds."""
         self.requests[model, status] += 1
         self.seconds[model] += seconds
+
+    def routed(self, policy: str, rule: str, candidate: str) -> None:
+        """Count a decision of a policy. `rule` is `default` where none matched."""
+        self.routes[policy, rule, candidate] += 1
+
+    def gave_way(self, policy: str, candidate: str, reason: str) -> None:
+        """Count a candidate that another one answered for."""
+        self.fallbacks[policy, candidate, reason] += 1
+
+    def switched(self, policy: str) -> None:
+        """Count a conversation's move to another model."""
+        self.switches[policy] += 1
 
     def answered(self, last: Last) -> None:
         """Count the tokens of an answer and of its prompt, and keep how it went."""

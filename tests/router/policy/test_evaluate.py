@@ -208,7 +208,7 @@ ENDLESS = "(?:a|aa)+c"
 
 
 @pytest.mark.parametrize(
-    ("answer", "rule", "error"), [(True, "r", None), (False, "", None), (None, "", "it took longer than")]
+    ("answer", "rule", "error"), [(True, "r", None), (False, "", None), (None, "", "it took too long")]
 )
 def test_a_search_that_takes_time_is_handed_out(answer: bool | None, rule: str, error: str | None) -> None:
     questions, decision = asked_of(searching(ENDLESS), RequestView("a" * 80), answer)
@@ -241,7 +241,7 @@ def test_beyond_a_mebibyte_nothing_is_found(text: str, rule: str) -> None:
 def test_a_search_without_end_is_given_up() -> None:
     decision = decide(searching(ENDLESS), RequestView("a" * 200))
     assert decision.default_used
-    assert decision.trace[0].error == "it took longer than 0.25 s"
+    assert decision.trace[0].error == "it took too long"
 
 
 def test_a_document_of_a_decision() -> None:

@@ -15,6 +15,10 @@ from router.catalog.options import check_options
 from router.engines.base import Exit, Worker
 from router.errors import BadRequest, ModelNotFound, NotFound
 from router.policy.document import Keywords, Policy, Rule
+from router.policy.evaluate import Decision, decide
+from router.policy.fit import GaveWay
+from router.policy.parse import normalized, parse_policy
+from router.policy.request import RequestView
 from router.settings import schema
 from router.settings.schema import Settings
 from router.snapshot import FeedEntry, PoolView, Snapshot, Status
@@ -207,6 +211,7 @@ class FakeApi:
             "rank": model("rank", RERANKING),
         }
         self.policies: dict[str, Policy] = {"auto": policy()}
+        self.windows: dict[str, int] = {}
         self.settings = Settings()
         self._snapshot = snapshot()
         self.bound_hosts: tuple[str, ...] = ("127.0.0.1", "localhost")
@@ -279,6 +284,23 @@ class FakeApi:
         lease = FakeLease(self.models[model], self.worker)
         self.leases.append(lease)
         return lease
+
+    async def decide(self, policy: Policy, view: RequestView) -> Decision:
+        return decide(policy, view)
+
+    async def try_policy(self, document: Any, view: RequestView) -> tuple[Decision, dict[str, Any]]:
+        return decide(parse_policy(document, named=False), view), normalized(document)
+
+    def window(self, model: str) -> int:
+        return self.windows.get(model, 0)
+
+    def routed(self, policy: str, decision: Decision, model: str, gave_way: tuple[GaveWay, ...]) -> None:
+        self.calls.append(("routed", policy, decision.matched_rule, model, gave_way))
+
+    def policy_document(self, name: str) -> dict[str, Any]:
+        if name not in self.policies:
+            raise ModelNotFound(f"There is no policy {name}.")
+        return {"model_name": name}
 
     async def set_settings(self, changes: Mapping[str, Any]) -> int:
         self.settings = schema.apply(self.settings, changes)

@@ -54,6 +54,8 @@ async def test_the_trace_is_in_the_answer_on_request(stream: bool) -> None:
             "route_to": "beta",
             "matched_rule": "code",
             "default_used": False,
+            "outputs": {},
+            "trace": [{"condition": "keywords_any", "result": True}],
         }
         assert told["model"] == "beta"
         if stream:
