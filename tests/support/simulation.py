@@ -10,16 +10,21 @@ from typing import Any
 
 from router.catalog.model import LLM, Identity, Model, by_every_name
 from router.catalog.options import LoadOptions
-from router.devices.base import HOST_ID, DeviceInfo
+from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
 from router.engines.base import Exit, WorkerSpec
 from router.errors import LoadFailed
 from router.policy.document import Policy
 from router.residency.placement import Placement
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
+from router.service.sampling import BUSY_S
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
+
+
+SAMPLE_S = 0.02
+"""How long a reading of the devices takes that is wanted after a rest."""
 
 
 def model(name: str, type: str = LLM, **rest: Any) -> Model:
@@ -183,6 +188,10 @@ class House:
         self.placer = SimPlacer()
         self.published = 0
         self.samples_wanted = 0
+        #: Gives the readings that decisions wait for. Without it, whoever waits for one waits on.
+        self.sample: Callable[[], tuple[DeviceReading, ...]] | None = None
+        self._sampling: asyncio.TimerHandle | None = None
+        self._sampled_at, self._pause_s = float("-inf"), SAMPLE_S
         self.settings = settings or Settings()
         self.reconciler = make(
             self.engine,
@@ -202,6 +211,18 @@ class House:
 
     def _wanted(self) -> None:
         self.samples_wanted += 1
+        if self.sample is not None and self._sampling is None:
+            loop = asyncio.get_running_loop()
+            # Who still waits after a reading is given the next ones in ever longer steps.
+            soon = loop.time() - self._sampled_at < 2 * self._pause_s
+            self._pause_s = min(self._pause_s * 1.5, BUSY_S) if soon else SAMPLE_S
+            self._sampling = loop.call_later(self._pause_s, self._sampled)
+
+    def _sampled(self) -> None:
+        self._sampling = None
+        self._sampled_at = asyncio.get_running_loop().time()
+        if self.sample is not None:
+            self.reconciler.observe(self.sample())
 
     def set(self, **changes: Any) -> None:
         values = {name: getattr(self.settings, name) for name in Settings.__struct_fields__}

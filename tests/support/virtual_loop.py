@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+TURNS_MAX = 10_000
+"""More than any chain of events in one instant takes."""
+
 
 class Stalled(AssertionError):
     """Everything waits for something that no timer and no callback will bring."""
@@ -47,6 +50,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return 1000.0 + self._jumping.now
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing can run before time passes."""
+        due = (timer for timer in self._scheduled if not timer.cancelled())
+        return not self._ready and all(timer.when() > self.time() for timer in due)
+
     def sleep_machine(self, seconds: float) -> None:
         """As if the machine had been asleep: the clock is on, and nothing ran."""
         self._jumping.now += seconds
@@ -62,6 +71,18 @@ async def settle(turns: int = 20) -> None:
     """Let everything run that can run now, without letting time pass."""
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+async def until_quiet() -> None:
+    """Let everything run, however long the chain, that can run without letting time pass."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise TypeError("only a virtual loop can tell")
+    for _ in range(TURNS_MAX):
+        await asyncio.sleep(0)
+        if loop.is_quiet:
+            return
+    raise Stalled(f"still busy after {TURNS_MAX} turns in which no time passed")
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -26,7 +26,7 @@ from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
 from tests.support.simulation import House, SimEngine, model, policy
-from tests.support.virtual_loop import VirtualLoop, settle
+from tests.support.virtual_loop import VirtualLoop, until_quiet
 
 LOADING, READY, EVICTING = ResidentState.LOADING, ResidentState.READY, ResidentState.EVICTING
 
@@ -163,7 +163,7 @@ class ResidencyMachine(RuleBasedStateMachine):
             if asyncio.iscoroutine(result):
                 await result
             await asyncio.sleep(seconds)
-            await settle()
+            await until_quiet()
 
         self.runner.run(all_of_it())
 
@@ -305,11 +305,16 @@ class ResidencyMachine(RuleBasedStateMachine):
 
     @rule(on=st.booleans(), free=st.sampled_from([0, 1, 4, 30]))
     def memory(self, on: bool, free: int) -> None:
+        def sample() -> tuple[DeviceReading, ...]:
+            started = asyncio.get_running_loop().time()
+            return (DeviceReading(HOST, 32 * GIB, free * GIB, started),)
+
         async def read() -> None:
             self.house.set(auto_evict=on)
-            started = asyncio.get_running_loop().time()
+            self.house.sample = sample
+            readings = sample()
             await asyncio.sleep(0.01)
-            self.reconciler.observe((DeviceReading(HOST, 32 * GIB, free * GIB, started),))
+            self.reconciler.observe(readings)
 
         self.run(read)
 
