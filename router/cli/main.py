@@ -17,6 +17,7 @@ from router.cli import engine, keys
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
 from router.cli.options import add_model_options, given_options
+from router.cli.plan import render_plan
 from router.cli.status import plain, render
 from router.devices.simulated import parse_sizes
 from router.errors import BadRequest, RouterError
@@ -123,8 +124,16 @@ def parser() -> argparse.ArgumentParser:
     unload.add_argument("--no-wait", action="store_true", help="do not wait until it is gone")
     unload.set_defaults(command=_unload)
 
+    planned = commands.add_parser(
+        "plan", help="show what loading a model would take, and whether it would be admitted"
+    )
+    planned.add_argument("model", metavar="MODEL")
+    add_model_options(planned)
+    planned.add_argument("--json", action="store_true", help="as JSON")
+    planned.set_defaults(command=_plan)
+
     keys.add_commands(commands)
-    for sub in (status, get, change, load, unload, *engine.add_commands(commands)):
+    for sub in (status, get, change, load, unload, planned, *engine.add_commands(commands)):
         sub.add_argument("--endpoint", metavar="URL", help="the router to ask; by default the one that runs")
     return top
 
@@ -239,6 +248,13 @@ def _load(context: Context, arguments: argparse.Namespace) -> int:
     context.client().post("/v1/load", body, timeout_s=None)
     print(f"{plain(arguments.model)} is loaded{', and its options are saved' if arguments.save else ''}")
     return EXIT_OK
+
+
+def _plan(context: Context, arguments: argparse.Namespace) -> int:
+    body = {"model": arguments.model, **given_options(arguments)}
+    table = context.client().post("/v1/plan", body)
+    print(json.dumps(table, indent=2) if arguments.json else render_plan(table))
+    return EXIT_OK if table["verdict"] != "refused" else EXIT_ERROR
 
 
 def _unload(context: Context, arguments: argparse.Namespace) -> int:

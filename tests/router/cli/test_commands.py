@@ -177,6 +177,64 @@ async def test_load_and_unload(endpoint: str, router: FakeRouter, capsys: pytest
     ]
 
 
+PLAN = {
+    "model": "m",
+    "verdict": "evicts",
+    "reason": "other would be unloaded first.",
+    "victims": ["other"],
+    "needed": 6 * GIB,
+    "devices": [
+        {
+            "id": "g",
+            "label": "CUDA0",
+            "needed": 5 * GIB,
+            "available": 2 * GIB,
+            "possible": 20 * GIB,
+            "total": 24 * GIB,
+            "free": 3 * GIB,
+            "charged": 18 * GIB,
+            "reserved": 0,
+            "claimed": 0,
+            "others": 3 * GIB,
+            "margin": GIB // 2,
+            "parts": {"weights": 4 * GIB, "kv_cache": GIB // 2, "compute": GIB // 2, "projector": 0},
+        },
+        {"id": "host", "label": "CPU", "needed": GIB, "available": None, "parts": {}},
+    ],
+    "estimate": True,
+    "layers": {"on_gpus": 33, "of": 33},
+    "options": {"ctx_size": 8192},
+}
+
+
+async def test_a_plan_is_a_table(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.answer = web.json_response(PLAN)
+    assert await run("plan", "m", "--device", "CUDA0", "--ctx-size", "8192", "--endpoint", endpoint) == 0
+    assert router.calls == [("POST /v1/plan", {"model": "m", "device": "CUDA0", "ctx_size": 8192})]
+    told = [line.replace("\N{NO-BREAK SPACE}", " ") for line in capsys.readouterr().out.splitlines()]
+    assert told == [
+        "m fits when others have gone. (context 8192, 33 of 33 layers on GPUs)",
+        "other would be unloaded first.",
+        "",
+        "        needed  available     total    models  loading     kept   others   margin",
+        "CUDA0  5.0 GiB    2.0 GiB  24.0 GiB  18.0 GiB  0.0 GiB  0.0 GiB  3.0 GiB  0.5 GiB",
+        "  weights 4.0 GiB, KV cache 0.5 GiB, compute 0.5 GiB",
+        "CPU    1.0 GiB          ?         ?         ?        ?        ?        ?        ?",
+        "",
+        "Weights and cache are an upper bound for this architecture.",
+    ]
+
+
+async def test_a_plan_that_is_refused_has_a_status_of_its_own(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.answer = web.json_response({**PLAN, "verdict": "refused", "reason": "m does not fit."})
+    assert await run("plan", "m", "--json", "--endpoint", endpoint) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "refused"
+
+
 async def test_an_error_is_printed_with_its_hint(
     endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
 ) -> None:
