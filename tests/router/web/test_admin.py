@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from router.catalog.demo import DEMO
 from router.errors import RouterError
-from router.snapshot import DownloadView, ModelView, NoticeView
+from router.snapshot import DeviceState, DeviceView, DownloadView, EngineView, ModelView, NoticeView
 from router.web.options import WebOptions
-from tests.router.web.fakes import CHAT, SAFETY_S, chat, events_of, reply, site, snapshot
+from tests.router.web.fakes import CHAT, SAFETY_S, Peer, chat, events_of, reply, site, snapshot
 
 
 async def test_models_under_every_prefix() -> None:
@@ -243,3 +244,71 @@ async def test_loading_can_be_paused() -> None:
         assert (await s.post("/internal/pause", {"paused": True})).status == 200
         assert ("pause", True) in s.api.calls
         assert (await s.post("/internal/pause", {"paused": "yes"})).status == 400
+
+
+async def test_a_plan_takes_the_options_of_a_load() -> None:
+    async with site(reply) as s:
+        answer = await s.post("/v1/plan", {"model": "alpha", "ctx_size": 4096})
+        assert answer.json()["admitted"] is True
+        assert s.api.calls == [("plan", "alpha", {"ctx_size": 4096})]
+        assert (await s.post("/v1/plan", {"ctx_size": 4096})).error["param"] == "model_name"
+
+
+@pytest.mark.parametrize("status", [409, 507])
+async def test_a_refusal_for_want_of_room_has_its_table_and_is_final(status: int) -> None:
+    table = [{"id": "gpu-0", "needs": 9, "available": 7}]
+    refusal = RouterError(
+        "alpha needs 9.0 GiB.", status=status, code="no_room", details={"devices": table, "code": "no such"}
+    )
+    async with site(reply) as s:
+        s.api.refusal = refusal
+        answer = await s.ask("POST", CHAT, chat())
+        assert answer.status == status
+        assert answer.headers["x-should-retry"] == "false"
+        assert answer.error["devices"] == table
+        assert answer.error["code"] == "no_room"  # Details take no other member's place.
+
+
+async def test_stats_are_those_of_the_newest_answer() -> None:
+    timings = {"prompt_n": 10, "prompt_ms": 100, "cache_n": 5, "predicted_n": 7, "predicted_ms": 500}
+    body = msgspec.json.encode({"choices": [], "timings": timings})
+
+    async def script(peer: Peer) -> None:
+        if peer.path == "/v1/embeddings":
+            await peer.answer(b'{"error":{"message":"no"}}', 400)
+        else:
+            await peer.answer(body)
+
+    async with site(script) as s:
+        assert (await s.ask("GET", "/v1/stats")).json() == {}
+        await s.ask("POST", CHAT, chat())
+        await s.post("/v1/embeddings", {"model": "embed", "input": "x"})  # A failure is no newer answer.
+        told = (await s.ask("GET", "/v0/stats")).json()
+        assert told["model"] == "alpha"
+        assert told["path"] == CHAT
+        assert (told["input_tokens"], told["output_tokens"]) == (15, 7)
+        assert (told["tokens_per_second"], told["prompt_tokens_per_second"]) == (14.0, 100.0)
+        assert 0 < told["time_to_first_token"] <= told["total_s"]
+
+
+async def test_system_info_lists_devices_and_engines() -> None:
+    device = DeviceView("gpu-0", "RTX", "CUDA0", "gpu", 10, 5, 0, 0, 5, 0, DeviceState.OK, available=4)
+    engine = EngineView("embedded", "llama.cpp", "embedded", version="1.2", backends=("cpu",), in_use=True)
+    async with site(reply) as s:
+        s.api.publish(snapshot(2, devices=(device,), engines=(engine,), version="9.9"))
+        told = (await s.ask("GET", "/api/v1/system-info")).json()
+        assert told["version"] == "9.9"
+        assert [(d["id"], d["free"], d["available"]) for d in told["devices"]] == [("gpu-0", 5, 4)]
+        assert [(e["id"], e["in_use"], e["problem"]) for e in told["engines"]] == [("embedded", True, None)]
+        assert told["processors"] >= 1
+
+
+async def test_models_tell_what_they_need_and_whether_they_fit() -> None:
+    async with site(reply) as s:
+        shown = (ModelView("alpha", "llm", 1, 1, needs=9, fits=False), ModelView("beta", "llm", 1, 1))
+        s.api.publish(snapshot(2, models=shown))
+        data = {entry["id"]: entry for entry in (await s.ask("GET", "/v1/models")).json()["data"]}
+        assert (data["alpha"]["needs_bytes"], data["alpha"]["fits"]) == (9, False)
+        assert (data["beta"]["needs_bytes"], data["beta"]["fits"]) == (None, None)
+        assert data["auto"]["fits"] is None
+        assert (await s.ask("GET", "/v1/models/alpha")).json() == data["alpha"]
