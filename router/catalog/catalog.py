@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import structs
+
 from router.catalog import scan as scanning
 from router.catalog import survey as surveying
 from router.catalog.model import Model, by_every_name, spelled
@@ -28,6 +30,7 @@ class Catalog:
 
     Attributes:
         on_change: called after each scan that changed `models`, with the new mapping.
+        on_problems: called after each scan that found other `problems` than the one before.
         scanned: at least one scan is complete.
     """
 
@@ -38,6 +41,7 @@ class Catalog:
         stores: Sequence[Place] = (),
         options: OptionsFile | None = None,
         on_change: Callable[[Mapping[str, Model]], None] | None = None,
+        on_problems: Callable[[], None] | None = None,
         read: scanning.Read = read_shards,
         type_of: Callable[[ModelHeader], str] = model_type,
         settling: Settling | None = None,
@@ -46,6 +50,7 @@ class Catalog:
     ) -> None:
         """`read` reads the header of a model from all its files, in order; a thread calls it."""
         self.on_change = on_change
+        self.on_problems = on_problems
         self.scanned = False
         self._folders = tuple(folders)
         self._stores = tuple(stores)
@@ -61,7 +66,9 @@ class Catalog:
         self._survey: surveying.Survey | None = None
         self._problems: tuple[str, ...] = ()
         self._suspects: tuple[str, ...] = ()
+        self._known_problems: tuple[str, ...] = ()
         self._told: frozenset[str] = frozenset()
+        self._types: dict[str, str] = {}
         self._order = asyncio.Lock()
         self._waker = Waker(interval_s)
 
@@ -124,6 +131,10 @@ class Catalog:
             kept = {name: self._models[name] for name in missing if settle and name not in due}
             self._put({**found, **kept})
             self.scanned = True
+            if self.problems != self._known_problems:
+                self._known_problems = self.problems
+                if self.on_problems is not None:
+                    self.on_problems()
             return self._models
 
     async def watch(self) -> None:
@@ -157,7 +168,13 @@ class Catalog:
         if self._options is None:
             raise RouterError("Options of models are not kept here.", code="options_not_saved")
         await self._options.save(model, options)
+        self._types.pop(model.name, None)
         await self.scan()
+
+    def retype(self, model: Model, type: str) -> None:
+        """Use a model as one of another type, until the program ends or its options say otherwise."""
+        self._types[model.name] = type
+        self._put(dict(self._models))
 
     async def projector_bytes(self, path: str) -> int:
         """Bytes of the tensors of a projector that a load names; 0 if the file cannot be read."""
@@ -195,6 +212,9 @@ class Catalog:
 
     def _put(self, models: dict[str, Model]) -> None:
         models = dict(sorted(models.items()))
+        for name, type in self._types.items():
+            if name in models:
+                models[name] = structs.replace(models[name], type=type)
         if self.scanned and models == dict(self._models):
             return
         for model in models.values():

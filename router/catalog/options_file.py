@@ -50,7 +50,7 @@ class OptionsFile:
     Attributes:
         options: by name, as the file writes it but composed. A change makes a new mapping.
         problems: one sentence each, naming file, model, option and expected form.
-        on_change: called on the loop after each change of `options`.
+        on_change: called on the loop after each change of `options` or `problems`.
     """
 
     def __init__(
@@ -131,22 +131,21 @@ class OptionsFile:
             await self.reload()
 
     async def _reload(self) -> None:
-        before = self.options
+        before = self.options, self.problems
         try:
             document = await asyncio.to_thread(self._read)
         except OSError as error:
             self._report((f"{self.path}: it cannot be read ({error.strerror or error}); what was stays",))
-            return
         except ValueError as error:
             self._report((f"{self.path}: {error}; the options in force stay as they are",))
-            return
-        kept = {name: before[name] for name in document.faulty if name in before}
-        self._report(document.problems)
-        options = {**document.options, **kept}
-        if options != dict(before):
-            self.options = MappingProxyType(options)
-            if self.on_change is not None:
-                self.on_change()
+        else:
+            self._report(document.problems)
+            kept = {name: self.options[name] for name in document.faulty if name in self.options}
+            options = {**document.options, **kept}
+            if options != dict(self.options):
+                self.options = MappingProxyType(options)
+        if self.on_change is not None and before != (self.options, self.problems):
+            self.on_change()
 
     def _report(self, problems: tuple[str, ...]) -> None:
         for problem in problems:

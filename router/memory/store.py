@@ -61,6 +61,7 @@ class HeaderStore:
         self._limit = max(limit, 1)
         self._trim_every = max(min(_TRIM_EVERY, limit // 8), 1)
         self._saved = 0
+        self._has_failed = False
         self._known: dict[tuple[FileStamp, ...], ModelHeader] = {}
         self._lock = threading.Lock()
 
@@ -111,7 +112,11 @@ class HeaderStore:
                 self._trim()
             self._saved += 1
         except OSError as error:
-            log.info("Headers are not kept in %s: %s", self._folder, error)
+            if not self._has_failed:
+                log.info("Headers are not kept in %s: %s", self._folder, error)
+            self._has_failed = True
+        else:
+            self._has_failed = False
 
     def _trim(self) -> None:
         """Delete the files beyond the limit that were used longest ago."""

@@ -114,6 +114,7 @@ class Router:
             options=OptionsFile(paths.options_file),
             read=HeaderStore(paths.headers_dir).get,
             on_change=lambda _models: self._catalog_changed(),
+            on_problems=self._publish,
         )
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
         self._deciding = Deciding(
@@ -550,6 +551,8 @@ class Router:
         """
         found = self._model(model)
         asked = load_options(options, found.options)
+        if asked.options.type not in (None, found.type):
+            self._catalog.retype(found, asked.options.type)
         await self._residency.load(found.name, asked.options, pinned=asked.pinned)
         if asked.save is not None:
             await self._catalog.save_options(found, asked.save)

@@ -175,6 +175,22 @@ async def test_an_edit_reaches_the_catalog(listed: Catalog, folder: Path, path: 
     assert reader.read == ["a.gguf"]
 
 
+async def test_problems_are_told_when_they_come_and_when_they_go(
+    listed: Catalog, folder: Path, path: Path
+) -> None:
+    told: list[tuple[str, ...]] = []
+    listed.on_problems = lambda: told.append(listed.problems)
+    put(folder / "a.gguf")
+    await listed.scan()
+    assert listed._options is not None
+    for text in ("[1]", "[22]", '{"a": {"parallel": 0}}', "{}", "{}"):
+        write(path, text)
+        await listed._options._look()
+        await listed._look_again()
+    assert [len(problems) for problems in told] == [1, 1, 0]
+    assert "parallel: expected" in told[1][0]
+
+
 # Saving
 
 
