@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from PySide6.QtCore import QObject, Signal
 
-from lemon_tray.door import Door, EngineDoor, PlanDoor
+from lemon_tray.door import Door, EngineDoor, PlanDoor, PolicyDoor
 from lemon_tray.edits import Edits
 from lemon_tray.names import plain
 from lemon_tray.present_catalog import PlanView, Verdict, present_plan
+from lemon_tray.present_policies import DecisionView, present_decision
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
 from router.errors import RouterError
@@ -29,6 +30,7 @@ class Actions(QObject):
     edited = Signal()
     failed = Signal(object)
     planned = Signal(str, object)
+    tried = Signal(object)
 
     def __init__(self, door: Door, loop: asyncio.AbstractEventLoop, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -86,6 +88,20 @@ class Actions(QObject):
                 answer = PlanView(Verdict.BAD, said(error))
         if ticket == self._plan_ticket:  # else a later question is under way
             self.planned.emit(model, answer)
+
+    def try_policy(self, policy: str, prompt: str) -> None:
+        """Ask what a policy would decide; `tried` carries the answer, or why there is none."""
+        self._start(self._try(policy, prompt))
+
+    async def _try(self, policy: str, prompt: str) -> None:
+        if not isinstance(self._door, PolicyDoor):
+            return
+        answer: DecisionView | str
+        try:
+            answer = present_decision(await self._door.test_policy(policy, prompt))
+        except RouterError as error:
+            answer = said(error)
+        self.tried.emit(answer)
 
     def use(self, door: Door) -> None:
         """Go on with another router, after `close`."""

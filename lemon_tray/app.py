@@ -28,7 +28,7 @@ from lemon_tray.actions import Actions, fault_banner, said
 from lemon_tray.autostart import Autostart, for_this_system, turn
 from lemon_tray.bridge import Bridge
 from lemon_tray.display import is_composited
-from lemon_tray.door import Door
+from lemon_tray.door import Door, PolicyDoor
 from lemon_tray.icons import mark_icon
 from lemon_tray.menu import TrayMenu
 from lemon_tray.names import base_url, plain
@@ -203,11 +203,14 @@ class Shell(QObject):
             rounded=_has_compositor(),
         )
         self.panel.asked.connect(self.do)
-        self.windows = WindowSet(self.look, self.actions.edits, paths, self)
+        self.windows = WindowSet(self.look, self.actions.edits, paths, self._chore, self)
         self.windows.asked.connect(self.do)
         self.windows.opened.connect(self._window_opened)
         self.windows.plan_wanted.connect(self.actions.plan)
         self.actions.planned.connect(self.windows.show_plan)
+        self.windows.offer_trying(isinstance(self._router, PolicyDoor))
+        self.windows.try_wanted.connect(self.actions.try_policy)
+        self.actions.tried.connect(self.windows.show_answer)
         self.notices = Notices(self._is_banner_shown, self)
         self.notices.told.connect(lambda id: self.actions.run(Command(Kind.TELL_NOTICE, id)))
         self.panel.banner.painted.connect(self.notices.painted)

@@ -119,3 +119,15 @@ class PlanDoor(Protocol):
         Raises:
             RouterError: the options are wrong, or the model cannot be laid out.
         """
+
+
+@runtime_checkable
+class PolicyDoor(Protocol):
+    """A door that tells what a policy would decide."""
+
+    async def test_policy(self, name: str, prompt: str) -> dict[str, Any]:
+        """What a registered policy decides about a prompt, with its trace. Nothing is answered.
+
+        Raises:
+            RouterError: there is no such policy, or it cannot decide.
+        """

@@ -173,7 +173,10 @@ class TrayMenu(QObject):
             name: self._add(text, Command(Kind.OPEN_WINDOW, name))
             for name, text in (
                 ("models", translate("Menu", "All models…")),
+                ("policies", translate("Menu", "Policies…")),
+                ("engines", translate("Menu", "Engines…")),
                 ("settings", translate("Menu", "Settings…")),
+                ("log", translate("Menu", "Log…")),
             )
         }
         self.at_login = menu.addAction(translate("Menu", "Start at login"))

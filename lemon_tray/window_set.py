@@ -8,16 +8,24 @@ from typing import Any, Final
 from PySide6.QtCore import QObject, Signal
 
 from lemon_tray.edits import Edits
+from lemon_tray.engines_window import EnginesWindow
+from lemon_tray.log_window import LogWindow, Spawn
 from lemon_tray.models_window import ModelsWindow
+from lemon_tray.policies_window import PoliciesWindow
 from lemon_tray.present_catalog import PlanView
+from lemon_tray.present_policies import DecisionView
 from lemon_tray.settings_window import SettingsWindow
 from lemon_tray.theme import Look
 from lemon_tray.windows import AppWindow
+from router.logs import LOG_NAME
 from router.paths import Paths
 from router.snapshot import Snapshot
 
 SETTINGS: Final = "settings"
 MODELS: Final = "models"
+ENGINES: Final = "engines"
+POLICIES: Final = "policies"
+LOG: Final = "log"
 
 
 class WindowSet(QObject):
@@ -26,19 +34,23 @@ class WindowSet(QObject):
     asked = Signal(object)
     opened = Signal(str)
     plan_wanted = Signal(str, object)
+    try_wanted = Signal(str, str)
 
-    def __init__(self, look: Look, edits: Edits, paths: Paths, parent: QObject | None = None) -> None:
+    def __init__(
+        self, look: Look, edits: Edits, paths: Paths, spawn: Spawn, parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
-        self._look = look
-        self._edits = edits
-        self._paths = paths
         self._snapshot: Snapshot | None = None
         self._windows: dict[str, AppWindow] = {}
         self._at_start: Mapping[str, Any] = {}
         self._starts_at_login: bool | None = None
+        self._can_try = False
         self._makers: dict[str, Callable[[], AppWindow]] = {
             SETTINGS: lambda: SettingsWindow(look, edits),
             MODELS: lambda: ModelsWindow(look),
+            ENGINES: lambda: EnginesWindow(look),
+            POLICIES: lambda: PoliciesWindow(look),
+            LOG: lambda: LogWindow(look, paths.log_dir / LOG_NAME, spawn),
         }
 
     def open(self, name: str) -> None:
@@ -60,6 +72,9 @@ class WindowSet(QObject):
     def _wire(self, window: AppWindow) -> None:
         if isinstance(window, ModelsWindow):
             window.plan_wanted.connect(self.plan_wanted)
+        if isinstance(window, PoliciesWindow):
+            window.try_wanted.connect(self.try_wanted)
+            window.offer_trying(self._can_try)
         self._prime(window)
 
     def _prime(self, window: AppWindow) -> None:
@@ -72,6 +87,19 @@ class WindowSet(QObject):
         window = self._windows.get(MODELS)
         if isinstance(window, ModelsWindow):
             window.show_plan(model, plan)
+
+    def offer_trying(self, there: bool) -> None:
+        """Whether prompts can be tried on policies."""
+        self._can_try = there
+        window = self._windows.get(POLICIES)
+        if isinstance(window, PoliciesWindow):
+            window.offer_trying(there)
+
+    def show_answer(self, answer: DecisionView | str) -> None:
+        """What trying a prompt on a policy came to."""
+        window = self._windows.get(POLICIES)
+        if isinstance(window, PoliciesWindow):
+            window.show_answer(answer)
 
     def get(self, name: str) -> AppWindow | None:
         """The window of that name if it has been opened once."""

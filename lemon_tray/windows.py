@@ -9,6 +9,8 @@ from PySide6.QtGui import (
     QHideEvent,
     QKeyEvent,
     QKeySequence,
+    QPainter,
+    QPaintEvent,
     QPalette,
     QShowEvent,
 )
@@ -152,6 +154,10 @@ class AppWindow(QWidget):
     def closeEvent(self, event: QCloseEvent) -> None:
         event.ignore()
         self.hide()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        # Under a style sheet the palette alone does not reach the ground of a window again.
+        QPainter(self).fillRect(self.rect(), self.look.colour("bg"))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape or event.matches(QKeySequence.StandardKey.Close):

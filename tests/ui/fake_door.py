@@ -108,6 +108,11 @@ class FakeDoor:
         await self._answer("plan", model, dict(options))
         return {"verdict": "fits", "reason": "", "devices": []}
 
+    async def test_policy(self, name: str, prompt: str) -> dict[str, Any]:
+        await self._answer("test_policy", name, prompt)
+        trace = [{"condition": "keywords_any", "result": True}]
+        return {"route_to": "Qwen3-8B", "matched_rule": "code", "default_used": False, "trace": trace}
+
     async def enable_policy(self, name: str, enabled: bool) -> None:
         await self._answer("enable_policy", name, enabled)
         policies = tuple(
