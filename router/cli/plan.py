@@ -56,7 +56,7 @@ def render_plan(table: Mapping[str, Any]) -> str:
         if number in notes:
             lines.append(notes[number])
     if table.get("estimate"):
-        lines += ["", "Weights and cache are an upper bound for this architecture."]
+        lines += ["", "Weights and cache are an upper bound here."]
     return "\n".join(lines)
 
 

@@ -159,7 +159,7 @@ class Placing:
             cache_type_k=chosen.cache_type_k,
             cache_type_v=chosen.cache_type_v,
             mmproj=_projector(model, options)[0],
-            args=self._check_args(options.llamacpp_args or ()),
+            args=self._check_args((*_pooling(model), *(options.llamacpp_args or ()))),
             key=layout.key,
         )
 
@@ -434,6 +434,13 @@ class _Job:
             if name != HOST_ID and self._placing.shares_host(name):
                 booking[HOST_ID] = booking.get(HOST_ID, 0) + size
         return booking
+
+
+def _pooling(model: Model) -> tuple[str, ...]:
+    """A language model that is used to embed texts tells no pooling: without any there is no vector of a
+    text. An argument of the user's comes later, and counts."""
+    told = model.header.pooling_type if model.header is not None else None
+    return ("--pooling", "mean") if model.type == "embedding" and not told else ()
 
 
 def _projector(model: Model, options: LoadOptions) -> tuple[str, int]:

@@ -223,7 +223,7 @@ async def test_a_plan_is_a_table(
         "  weights 4.0 GiB, KV cache 0.5 GiB, compute 0.5 GiB",
         "CPU    1.0 GiB          ?         ?         ?        ?        ?        ?        ?",
         "",
-        "Weights and cache are an upper bound for this architecture.",
+        "Weights and cache are an upper bound here.",
     ]
 
 
