@@ -5,6 +5,7 @@ Everything is deterministic and needs the standard library only.
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from collections.abc import Mapping, Sequence
@@ -234,11 +235,13 @@ def write_model(
     context: int = 2048,
     seed: int = 7,
     vocab: int = 0,
+    says: Sequence[str] = (),
     extra: Mapping[str, Value] | None = None,
 ) -> Path:
     """A language model of a few hundred KiB with random weights that the engine really loads and runs.
 
-    Its vocabulary has every byte, so any text can be tokenized; `vocab` pads it with unused entries.
+    Its vocabulary has every byte, so any text can be tokenized; `vocab` pads it with unused entries. One that
+    `says` something is no noise: after a line feed it says that, piece by piece, and ends.
     """
     rng = random.Random(seed)
     width = embd // heads
@@ -250,6 +253,10 @@ def write_model(
     for number in range(len(pieces), vocab):
         pieces.append(b"<pad%d>" % number)
         kinds.append(5)
+    line_feed, end = 3 + 10, 2
+    spoken = range(len(pieces), len(pieces) + len(says))
+    pieces += [piece.encode() for piece in says]
+    kinds += [4] * len(says)  # each one token, however it is made up
     values: dict[str, Value] = {
         "general.architecture": "llama",
         "general.name": path.stem,
@@ -278,13 +285,23 @@ def write_model(
     }
 
     def matrix(name: str, columns: int, rows: int) -> Tensor:
-        return Tensor(name, (columns, rows), F16, _noise(rng, columns * rows))
+        data = bytes(2 * columns * rows) if says else _noise(rng, columns * rows)
+        return Tensor(name, (columns, rows), F16, data)
 
     def norm(name: str) -> Tensor:
         return Tensor(name, (embd,), F32, _floats(1.0, embd))
 
     tensors = [matrix("token_embd.weight", embd, len(pieces)), norm("output_norm.weight")]
     tensors.append(matrix("output.weight", embd, len(pieces)))
+    if says:
+        # Without attention and feed-forward only the last token counts: each one's output is the next one.
+        known, after = _noise(rng, embd * len(pieces)), bytearray(2 * embd * len(pieces))
+        chain = (line_feed, *spoken, end)
+        for token, following in itertools.pairwise(chain):
+            after[2 * embd * following : 2 * embd * (following + 1)] = known[
+                2 * embd * token : 2 * embd * (token + 1)
+            ]
+        tensors[0].data, tensors[2].data = known, bytes(after)
     for layer in range(layers):
         prefix = f"blk.{layer}."
         tensors += [
