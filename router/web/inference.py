@@ -173,9 +173,9 @@ class Inference:
         target = self._api.resolve(fields.model)
         route = None
         if isinstance(target, Policy):
-            route = await self._routing.choose(target, kind.type, body)
+            route = await self._routing.choose(target, body)
             request[ROUTE] = route.header
-            target = self._routing.candidate(route)
+            target = self._routing.first(route, kind.type)
         request[MODEL] = target.name
         if target.type != kind.type:
             raise BadRequest(

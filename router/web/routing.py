@@ -68,22 +68,27 @@ class Routing:
         self._options = options
         self._switches = Switches()
 
-    async def choose(self, policy: Policy, model_type: str, body: Body) -> Route:
-        """Where a request goes.
-
-        Raises:
-            BadRequest: no candidate's context can hold it.
-        """
+    async def choose(self, policy: Policy, body: Body) -> Route:
+        """What the policy decides about a request."""
         asked = await requests.policy_view(body, self._options, sized=policy.fallback)
         decision = await self._api.decide(policy, asked.view)
         route = Route(policy, decision, asked.size, asked.conversation, decision.route_to)
         self._tally.routed(policy.name, route.header, decision.route_to)
-        if policy.fallback:
-            self._pass_over(route, model_type)
         return route
 
+    def first(self, route: Route, model_type: str) -> Model:
+        """The first candidate to ask, of a model that answers such a call.
+
+        Raises:
+            BadRequest: no candidate's context can hold the request.
+            ModelNotFound: naming the policy.
+        """
+        if route.policy.fallback:
+            self._pass_over(route, model_type)
+        return self.candidate(route)
+
     def candidate(self, route: Route) -> Model:
-        """The model that the route leads to.
+        """The model that the route leads to now.
 
         Raises:
             ModelNotFound: naming the policy.
