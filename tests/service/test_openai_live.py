@@ -1,0 +1,243 @@
+"""OpenAI's own client, against the whole router with the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.service.live import ENDLESS, Live, live
+from tests.support import gguf
+
+pytestmark = [pytest.mark.engine, pytest.mark.fault("F21")]
+
+USER: Any = [{"role": "user", "content": "hello"}]
+ANSWER: Any = {"ignore_eos": True}
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+SCHEMA: Any = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "mood",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"mood": {"enum": ["good", "bad"]}, "sure": {"type": "boolean"}},
+            "required": ["mood", "sure"],
+            "additionalProperties": False,
+        },
+    },
+}
+#: As models that call tools have it: calls stand within tags.
+TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n# Tools\n<tools>"
+    "{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}"
+    '\n</tools>\n<tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n{% endif %}'
+    "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant"
+    "{% if m.content %}\n{{ m.content }}{% endif %}{% for c in m.tool_calls or [] %}"
+    "{% set f = c.function if c.function else c %}\n<tool_call>\n"
+    '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n'
+    "{% elif m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "<|im_end|>\n"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CALL = ("<tool_call>", '\n{"name": "weather", ', '"arguments": {"city": ', '"Paris"', "}}", "\n</tool_call>")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    gguf.write_model(folder / "chat.gguf", context=8192)
+    gguf.write_model(
+        folder / "caller.gguf", context=8192, says=CALL, extra={"tokenizer.chat_template": TEMPLATE}
+    )
+    gguf.write_encoder(folder / "embed.gguf", pooling=1)
+    gguf.write_encoder(folder / "rank.gguf", pooling=4)
+    (folder / "broken.gguf").write_bytes((folder / "chat.gguf").read_bytes()[:-20_000])
+    return folder
+
+
+@asynccontextmanager
+async def client_of(app: Live, **more: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    settings = {"api_key": "none", "max_retries": 2, **more}
+    async with openai.AsyncOpenAI(base_url=f"{app.url}/v1", **settings) as client:
+        yield client
+
+
+async def test_chats(tmp_path: Path, models: Path) -> None:
+    async with live(tmp_path, models, settings={"parallel": 2}) as app, client_of(app) as client:
+        chat = client.chat.completions
+        whole = await chat.create(model="chat", messages=USER, max_tokens=4, extra_body=ANSWER)
+        assert whole.choices[0].finish_reason == "length"
+        assert whole.usage is not None
+        assert whole.usage.completion_tokens == 4
+
+        stream = await chat.create(
+            model="chat",
+            messages=USER,
+            max_tokens=4,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=ANSWER,
+        )
+        chunks = [chunk async for chunk in stream]
+        assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+        assert [c.usage.completion_tokens for c in chunks if c.usage] == [4]
+        assert chunks[-1].choices == []
+        assert len({c.id for c in chunks}) == 1
+
+        plain = await chat.create(model="chat", messages=USER, max_tokens=4, stream=True, extra_body=ANSWER)
+        assert all(c.choices and c.usage is None for c in [c async for c in plain])
+
+        completed = await client.completions.create(
+            model="chat", prompt="hello", max_tokens=3, extra_body=ANSWER
+        )
+        assert completed.usage is not None
+        assert completed.usage.completion_tokens == 3
+        response = await client.responses.create(model="chat", input="hello", max_output_tokens=4)
+        assert response.usage is not None
+        # What is cancelled frees its slot: an endless answer in each, and then an ordinary one.
+        for _ in range(2):
+            endless = await chat.create(
+                model="chat", messages=USER, max_tokens=ENDLESS, stream=True, extra_body=ANSWER
+            )
+            await anext(aiter(endless))
+            await endless.close()
+        await app.until(lambda s: all(r.in_use == 0 for r in s.residents))
+        waiting = asyncio.ensure_future(
+            chat.create(model="chat", messages=USER, max_tokens=ENDLESS, extra_body=ANSWER)
+        )
+        await app.until(lambda s: any(r.in_use for r in s.residents))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await app.until(lambda s: all(r.in_use == 0 for r in s.residents))
+        assert (await chat.create(model="chat", messages=USER, max_tokens=1)).choices
+        stats = await app.get("/v1/stats")
+        assert (stats["model"], stats["output_tokens"]) == ("chat", 1)
+        assert stats["tokens_per_second"] > 0
+
+
+async def test_tools_and_answers_of_a_given_form(tmp_path: Path, models: Path) -> None:
+    async with live(tmp_path, models) as app, client_of(app) as client:
+        chat = client.chat.completions
+        called = await chat.create(model="caller", messages=USER, max_tokens=20, tools=[TOOL], temperature=0)
+        assert called.choices[0].finish_reason == "tool_calls"
+        [call] = called.choices[0].message.tool_calls or []
+        assert call.type == "function"
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments) == {"city": "Paris"}
+
+        arguments, finishes = "", []
+        stream = await chat.create(
+            model="caller", messages=USER, max_tokens=20, tools=[TOOL], temperature=0, stream=True
+        )
+        async for chunk in stream:
+            for choice in chunk.choices:
+                finishes.append(choice.finish_reason)
+                for part in choice.delta.tool_calls or []:
+                    arguments += (part.function and part.function.arguments) or ""
+        assert json.loads(arguments) == {"city": "Paris"}
+        assert [finish for finish in finishes if finish] == ["tool_calls"]
+
+        told: Any = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+        said: Any = called.choices[0].message.model_dump(exclude_none=True)
+        again = await chat.create(model="caller", messages=[*USER, said, told], max_tokens=1, tools=[TOOL])
+        assert again.usage is not None
+        assert called.usage is not None
+        assert again.usage.prompt_tokens > called.usage.prompt_tokens
+
+        shaped = await chat.create(model="caller", messages=USER, max_tokens=200, response_format=SCHEMA)
+        answer = json.loads(shaped.choices[0].message.content or "")
+        assert answer["mood"] in ("good", "bad")
+        assert isinstance(answer["sure"], bool)
+
+
+@pytest.mark.fault("F33")
+async def test_embeddings_ranks_and_messages(tmp_path: Path, models: Path) -> None:
+    async with live(tmp_path, models) as app, client_of(app) as client:
+        texts = ["one", "two", "three"]
+        # The client asks for base64 unless told otherwise, and unpacks it.
+        packed = await client.embeddings.create(model="embed", input=texts)
+        floats = await client.embeddings.create(model="embed", input=texts, encoding_format="float")
+        assert [item.index for item in packed.data] == [item.index for item in floats.data] == [0, 1, 2]
+        for ours, theirs in zip(packed.data, floats.data, strict=True):
+            assert list(ours.embedding) == pytest.approx(theirs.embedding, rel=1e-6)
+        assert len({tuple(item.embedding) for item in floats.data}) == 3
+        for given in ("one", [5, 6], [[5, 6], [7]]):
+            answer = await client.embeddings.create(model="embed", input=given)  # type: ignore[arg-type]  # of each kind
+            assert len(answer.data) == (2 if given == [[5, 6], [7]] else 1)
+        ranked = await app.post("/v1/rerank", {"model": "rank", "query": "one", "documents": texts})
+        assert sorted(item["index"] for item in ranked["results"]) == [0, 1, 2]
+        message = {"model": "chat", "max_tokens": 3, "messages": USER}
+        assert (await app.post("/v1/messages", message))["usage"]["output_tokens"] <= 3
+        assert (await app.post("/v1/messages/count_tokens", message))["input_tokens"] > 0
+        # One of each type: none had to go for another.
+        assert set(await app.pids()) == {"embed", "rank", "chat"}
+
+
+async def test_each_error_is_the_clients_own(tmp_path: Path, models: Path) -> None:
+    settings = {"parallel": 1, "max_queue": 1, "require_api_key": True}
+    environ = {"LEMON_TRAY_API_KEY": "a-key-of-the-users-own"}
+    async with (
+        live(tmp_path, models, settings=settings, environ=environ) as app,
+        client_of(app, max_retries=0) as stranger,
+        client_of(app, max_retries=0, api_key=environ["LEMON_TRAY_API_KEY"]) as client,
+    ):
+        chat = client.chat.completions
+        with pytest.raises(openai.AuthenticationError):
+            await stranger.models.list()
+        with pytest.raises(openai.NotFoundError) as missing:
+            await chat.create(model="chatt", messages=USER)
+        assert missing.value.code == "model_not_found"
+        assert "chat" in str(missing.value.body)
+        for wrong in ({"messages": []}, {"model": "embed", "messages": USER}):
+            with pytest.raises(openai.BadRequestError):
+                await chat.create(**{"model": "chat", **wrong})  # type: ignore[call-overload]  # wrong on purpose
+        with pytest.raises(openai.BadRequestError):  # The engine's own.
+            await chat.create(model="chat", messages=USER, response_format={"type": "nonsense"})  # type: ignore[call-overload]  # wrong on purpose
+        with pytest.raises(openai.BadRequestError, match="context"):
+            await chat.create(model="chat", messages=[{"role": "user", "content": "word " * 9000}])
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.models.list(extra_headers={"Origin": "https://evil.example"})
+        app.session.headers["Authorization"] = f"Bearer {environ['LEMON_TRAY_API_KEY']}"
+        await app.post("/internal/pin", {"model": "chat"})
+        gguf.write_model(models / "other.gguf", seed=3)
+        await app.until(lambda s: any(m.name == "other" for m in s.models))
+        with pytest.raises(openai.ConflictError, match="pinned"):
+            await chat.create(model="other", messages=USER)
+        await app.post("/v1/unload", {"model": "chat"})
+        go = app.hold_loads()
+        waiting = asyncio.ensure_future(chat.create(model="chat", messages=USER, max_tokens=1))
+        await app.until(lambda s: s.queue.waiting == 1)
+        with pytest.raises(openai.InternalServerError) as full:
+            await chat.create(model="chat", messages=USER)
+        assert full.value.status_code == 503
+        assert full.value.response.headers["retry-after"]
+        go.set()
+        await waiting
+        stream = await chat.create(
+            model="chat", messages=USER, max_tokens=ENDLESS, stream=True, extra_body=ANSWER
+        )
+        await anext(aiter(stream))
+        await app.post("/v1/unload", {"model": "chat", "wait": False, "force": True}, 202)
+        with pytest.raises(openai.APIError, match="unloaded"):
+            async for _ in stream:
+                pass
