@@ -430,6 +430,8 @@ class Shell(QObject):
                 self._ask_folder(command.target or MODELS_DIRS)
             case Kind.OPEN_WINDOW:
                 self.windows.open(command.target)
+                if not self.panel.as_window:
+                    self.panel.hide()  # it stays on top of all windows, and would cover this one
             case Kind.OPEN_FILE:
                 self._open_file(command.target)
             case Kind.START_AT_LOGIN:

@@ -24,10 +24,13 @@ class Edits:
         self._pending: dict[str, _Pending] = {}
         self._refusals: dict[str, str] = {}
         self._tickets = 0
+        self.version = 0
+        """Grows with each change, so that who has shown this state need not show it again."""
 
     def begin(self, key: str, value: Any) -> int:
         """The user asks for `value`. Returns a ticket for `done` or `refused`."""
         self._tickets += 1
+        self.version += 1
         self._pending[key] = _Pending(self._tickets, value)
         self._refusals.pop(key, None)
         return self._tickets
@@ -45,12 +48,14 @@ class Edits:
         if pending is not None and pending.ticket == ticket:
             del self._pending[key]
             self._refusals[key] = reason
+            self.version += 1
 
     def seen(self, generation: int) -> None:
         """A snapshot of this generation is shown."""
         for key, pending in list(self._pending.items()):
             if pending.generation is not None and pending.generation <= generation:
                 del self._pending[key]
+                self.version += 1
 
     def shown(self, key: str, in_force: Any) -> Any:
         """What a control for `key` is to show."""
@@ -63,4 +68,6 @@ class Edits:
 
     def forget_refusals(self) -> None:
         """The user has seen them."""
-        self._refusals.clear()
+        if self._refusals:
+            self._refusals.clear()
+            self.version += 1

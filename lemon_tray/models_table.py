@@ -170,7 +170,7 @@ class CatalogDelegate(QStyledItemDelegate):
         pitch = px(18) if len(bars) > 2 else px(20)
         y = area.center().y() - pitch * len(bars) / 2
         label = max((look.metrics(Role.SMALL).horizontalAdvance(b.label) for b in bars), default=0)
-        label = min(label, px(80))
+        label = min(label + 2, px(80))
         for bar in bars:
             painter.setFont(look.font(Role.SMALL))
             painter.setPen(look.colour("ink2"))

@@ -22,7 +22,7 @@ from router.snapshot import (
     Severity,
     Snapshot,
 )
-from router.units import GIB, NBSP, gib
+from router.units import GIB, MIB, NBSP, gib
 
 MAX_BARS: Final = 3
 PARTLY_FROM: Final = 0.4
@@ -144,7 +144,8 @@ def _failures(snapshot: Snapshot, residents: Mapping[str, ResidentView]) -> dict
 def _about(model: ModelView) -> str:
     parts = [type_text(model.type)]
     if model.size_bytes:
-        parts.append(gib(model.size_bytes))
+        small = model.size_bytes < GIB // 10
+        parts.append(f"{model.size_bytes / MIB:.0f}{NBSP}MiB" if small else gib(model.size_bytes))
     if model.context_length:
         parts.append(translate("Catalog", "{count} context").format(count=f"{model.context_length:,}"))
     if model.source:

@@ -5,7 +5,7 @@ Numbers are GiB with one decimal, and the parts of a bar add up to its total.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -19,6 +19,8 @@ from router.units import GIB, MIB, NBSP, gib
 MAX_SEGMENTS: Final = 6
 MAX_FULL_BARS: Final = 4
 HOST: Final = "host"
+PART_FROM: Final = 0.25
+"""With a smaller share of its memory on the host, a model on a card counts as being there."""
 
 
 class Reading(Struct, frozen=True):
@@ -53,6 +55,20 @@ def device_title(device: DeviceView) -> str:
 def device_labels(snapshot: Snapshot) -> dict[str, str]:
     """Each device's short name, by its id."""
     return {d.id: plain(d.label or d.name, 24) for d in snapshot.devices}
+
+
+def places(resident: ResidentView, hosts: Collection[str]) -> list[str]:
+    """The ids of the devices that a model lives on.
+
+    `hosts` are those of host memory: it counts only with a share that is felt, for a model on a card always
+    has something there.
+    """
+    held = [device for device, count in resident.devices.items() if count > 0]
+    cards = [device for device in held if device not in hosts]
+    on_host = sum(resident.devices[device] for device in held if device in hosts)
+    if cards and on_host < PART_FROM * sum(resident.devices.values()):
+        return cards
+    return held
 
 
 def usable_devices(snapshot: Snapshot) -> list[DeviceView]:
@@ -106,12 +122,13 @@ def present_bars(
     compact = len(devices) > MAX_FULL_BARS
     states = {r.model: r for r in snapshot.residents}
     last = readings or {}
+    hosts = {d.id for d in snapshot.devices if d.kind == HOST}
     bars = []
     for device in devices:
         if device.state is DeviceState.UNKNOWN or device.total is None:
             bars.append(_unknown_bar(device, last.get(device.id), clock, compact))
         else:
-            bars.append(_bar(device, device.total, states, numbers, compact))
+            bars.append(_bar(device, device.total, states, numbers, hosts, compact))
     return tuple(bars)
 
 
@@ -168,6 +185,7 @@ def _bar(
     total: int,
     residents: Mapping[str, ResidentView],
     numbers: Mapping[str, int],
+    hosts: Collection[str],
     compact: bool,
 ) -> Bar:
     title, label, spoken_title = _names(device)
@@ -182,7 +200,9 @@ def _bar(
     free = total - used - kept
     shares = tenths([*(s.bytes for s in own), others, kept, free], total)
     segments = [
-        _model_segment(s.model, s.bytes, s.reserved, value, residents.get(s.model), numbers, label or title)
+        _model_segment(
+            s.model, s.bytes, s.reserved, value, residents.get(s.model), numbers, label or title, hosts
+        )
         for s, value in zip(own, shares, strict=False)
     ]
     segments = _fold(segments)
@@ -235,6 +255,7 @@ def _model_segment(
     resident: ResidentView | None,
     numbers: Mapping[str, int],
     where: str,
+    hosts: Collection[str],
 ) -> Segment:
     name = plain(model)
     value = _one_decimal(share)
@@ -243,7 +264,7 @@ def _model_segment(
         note = translate("Bar", "reserved")
     elif resident is not None and resident.state in (ResidentState.DRAINING, ResidentState.EVICTING):
         note = translate("Bar", "unloading")
-    elif resident is not None and sum(1 for b in resident.devices.values() if b > 0) > 1:
+    elif resident is not None and len(places(resident, hosts)) > 1:
         note = translate("Bar", "part")
     head = translate("Bar", "{model} on {device}: {size}").format(
         model=name, device=where, size=f"{value}{NBSP}GiB"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lemon_tray.names import Clock, percent, plain
-from lemon_tray.present_devices import HOST
+from lemon_tray.present_devices import HOST, places
 from lemon_tray.present_pool import LLM
 from lemon_tray.view import ModelRow
 from lemon_tray.words import translate
@@ -32,7 +32,7 @@ def models_note(snapshot: Snapshot) -> str:
 
 def _where(resident: ResidentView, labels: Mapping[str, str], snapshot: Snapshot) -> str:
     hosts = {d.id for d in snapshot.devices if d.kind == HOST}
-    used = [d for d, count in resident.devices.items() if count > 0]
+    used = places(resident, hosts)
     cards = [labels.get(d, d) for d in used if d not in hosts]
     host = any(d in hosts for d in used)
     if not cards:

@@ -27,7 +27,10 @@ class SearchEntry(Entry):
         draw_glyph(QPainter(self), "search", centre, self.look.px(16), self.look.colour("ink2"))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape and self.text():
-            self.clear()
+        if event.key() == Qt.Key.Key_Escape:
+            if self.text():
+                self.clear()
+            else:
+                event.ignore()
             return
         super().keyPressEvent(event)

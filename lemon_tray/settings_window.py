@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from PySide6.QtCore import QRectF, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from lemon_tray.badges import KINDS, BadgeFilter
@@ -34,6 +34,7 @@ from lemon_tray.words import translate
 from router.snapshot import Snapshot
 
 SURE_MS: Final = 4000
+AT_A_TIME: Final = 3
 SIDE: Final = 208
 
 
@@ -113,6 +114,7 @@ class SettingsBody(QWidget):
     """All rows, in their groups."""
 
     asked = Signal(object)
+    unfinished = Signal()
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -131,17 +133,29 @@ class SettingsBody(QWidget):
     def show_views(
         self, views: tuple[SettingView, ...], shown: frozenset[str], edits: Edits, query: str
     ) -> None:
-        """Bring every row up to date; only those of `shown` are in sight."""
+        """Bring every row up to date; only those of `shown` are in sight.
+
+        Rows are made a few at a time, for the loop that they are made on carries every client's answer:
+        `unfinished` asks to be called again.
+        """
         self._groups = groups(views)
+        made = 0
         for view in views:
             row = self.rows.get(view.key)
             if row is None:
+                if view.key not in shown:
+                    continue
+                if made == AT_A_TIME:
+                    QTimer.singleShot(0, self, self.unfinished.emit)
+                    break
+                made += 1
                 row = self.rows[view.key] = SettingRow(self.look, view, self)
                 row.asked.connect(self.asked)
                 row.resized.connect(self._later.start)
             row.show_view(view, edits, query)
             row.setVisible(view.key in shown)
-        for key in [k for k in self.rows if k not in {v.key for v in views}]:
+        keys = {view.key for view in views}
+        for key in [k for k in self.rows if k not in keys]:
             self.rows.pop(key).deleteLater()
         for group in self._groups:
             head = self.heads.get(group.name)
@@ -149,8 +163,9 @@ class SettingsBody(QWidget):
                 head = self.heads[group.name] = _GroupHead(self.look, self)
             count = sum(key in shown for key in group.keys)
             head.show_group(group.name, count)
-            head.setVisible(count > 0)
+            head.setVisible(any(key in shown and key in self.rows for key in group.keys))
         self.nothing.setVisible(not shown)
+        self._later.stop()
         self.arrange()
 
     def arrange(self) -> None:
@@ -163,8 +178,8 @@ class SettingsBody(QWidget):
             head.setGeometry(0, y, width, height)
             y += height
             for key in group.keys:
-                row = self.rows[key]
-                if not row.isHidden():
+                row = self.rows.get(key)
+                if row is not None and not row.isHidden():
                     height = row.arrange(width)
                     row.setGeometry(0, y, width, height)
                     y += height
@@ -183,7 +198,7 @@ class SettingsBody(QWidget):
 
     def order(self) -> list[str]:
         """The keys in the order in which they stand."""
-        return [key for group in self._groups for key in group.keys]
+        return [key for group in self._groups for key in group.keys if key in self.rows]
 
 
 class SettingsWindow(AppWindow):
@@ -195,6 +210,7 @@ class SettingsWindow(AppWindow):
         self.starts_at_login: bool | None = None
         self.at_start: Mapping[str, Any] = {}
         self._only_changed = False
+        self._state: tuple[object, ...] = ()
         self._kinds: set[str] = set()
         self._views: tuple[SettingView, ...] = ()
         self._jump = ""
@@ -205,6 +221,7 @@ class SettingsWindow(AppWindow):
             button.toggled.connect(lambda on, kind=kind: self._filter(kind, on))
         self.body = SettingsBody(look)
         self.body.asked.connect(self.asked)
+        self.body.unfinished.connect(self._go_on)
         self.area = scroll_area(self.body)
         self.area.verticalScrollBar().valueChanged.connect(lambda _at: self._follow_scroll())
         self.side: dict[str, NavButton] = {}
@@ -266,6 +283,20 @@ class SettingsWindow(AppWindow):
     def refresh(self) -> None:
         if self.snapshot is None:
             return
+        state = (
+            self.snapshot.settings,
+            self.snapshot.overridden,
+            tuple(e.id for e in self.snapshot.engines),
+            self.starts_at_login,
+            self.at_start,
+            self.search.text(),
+            frozenset(self._kinds),
+            self._only_changed,
+            self.edits.version,
+        )
+        if state == self._state:
+            return
+        self._state = state
         self._views = present_settings(self.snapshot.settings, self.snapshot.overridden, self.starts_at_login)
         query = self.search.text()
         shown = frozenset(
@@ -291,6 +322,11 @@ class SettingsWindow(AppWindow):
         self._side_bar.show_buttons([*self.side.values()], self.changed)
         self._show_footer()
         self._follow_scroll()
+
+    def _go_on(self) -> None:
+        if self.isVisible():
+            self._state = ()
+            self.refresh()
 
     def _offer_engines(self, snapshot: Snapshot) -> None:
         row = self.body.rows.get("engine")
@@ -362,6 +398,10 @@ class SettingsWindow(AppWindow):
                     current = name
         for name, button in self.side.items():
             button.setChecked(name == current and not self._only_changed)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        QTimer.singleShot(0, self, self._go_on)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.modifiers() == Qt.KeyboardModifier.ControlModifier and event.key() == Qt.Key.Key_F:

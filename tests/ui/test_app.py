@@ -543,11 +543,26 @@ def test_starting_at_login_is_switched_in_the_menu_and_in_the_settings(
         stage.shell.do(Command(Kind.OPEN_WINDOW, "settings"))
         window = stage.shell.windows.get("settings")
         assert isinstance(window, SettingsWindow)
-        await until(lambda: window.starts_at_login is True)
+        await until(lambda: window.starts_at_login is True and "start_at_login" in window.body.rows)
         switch = window.body.rows["start_at_login"].editor.switch  # type: ignore[attr-defined]
         assert switch.isChecked()
         switch.click()
         await until(lambda: not entry.exists() and not stage.shell.menu.at_login.isChecked())
+        await stage.close()
+
+    qloop(flow())
+
+
+def test_a_window_is_not_covered_by_the_panel(qloop: Run, qapp: QApplication, tmp_path: Path) -> None:
+    async def flow() -> None:
+        stage = Stage(qapp, tmp_path)
+        stage.shell.start()
+        await until(lambda: stage.shell.panel.isVisible())
+        for name in ("models", "policies", "engines", "log"):
+            stage.shell.panel.open()
+            stage.shell.do(Command(Kind.OPEN_WINDOW, name))
+            assert stage.shell.windows.is_visible(name)
+            assert not stage.shell.panel.isVisible()
         await stage.close()
 
     qloop(flow())

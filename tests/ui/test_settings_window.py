@@ -19,7 +19,7 @@ from lemon_tray.actions import Actions
 from lemon_tray.edits import Edits
 from lemon_tray.fields import ChoiceEditor, FoldersEditor, SizeEditor, SwitchEditor, TextEditor
 from lemon_tray.labels import Text
-from lemon_tray.settings_window import SettingsWindow
+from lemon_tray.settings_window import AT_A_TIME, SettingsWindow
 from lemon_tray.theme import DARK, LIGHT, Look
 from lemon_tray.view import Command, Kind
 from router.errors import BadRequest
@@ -37,6 +37,12 @@ def snapshot(**settings: Any) -> Snapshot:
     return canned.snapshot(settings={**schema.defaults(), **settings})
 
 
+def complete(window: SettingsWindow, qtbot: QtBot, more: int = 1) -> None:
+    """Wait until all rows are there; they are made a few at a time."""
+    count = len(schema.describe()) + more
+    qtbot.waitUntil(lambda: len(window.body.rows) == count)
+
+
 @pytest.fixture
 def window(look: Look, qtbot: QtBot) -> Iterator[SettingsWindow]:
     made = SettingsWindow(look, Edits())
@@ -45,6 +51,7 @@ def window(look: Look, qtbot: QtBot) -> Iterator[SettingsWindow]:
     made.at_start = schema.defaults()
     made.show_snapshot(snapshot())
     made.open()
+    complete(made, qtbot)
     yield made
     made.hide()
 
@@ -240,11 +247,14 @@ def shown(window: SettingsWindow) -> list[str]:
 def test_search_badges_and_changed_narrow_the_list(window: SettingsWindow) -> None:
     everything = shown(window)
     assert len(everything) == len(schema.describe()) + 1
-    window.search.setText("threshold")
+    QTest.keyClicks(window.search, "threshold")
     assert shown(window) == ["auto_evict_threshold_pct"]
     QTest.keyClick(window.search, Qt.Key.Key_Escape)
     assert window.isVisible()
     assert shown(window) == everything
+    QTest.keyClick(window.search, Qt.Key.Key_Escape)
+    assert not window.isVisible()
+    window.open()
     window.filters["restart"].click()
     assert set(shown(window)) == {i.key for i in schema.describe() if i.applies == "restart"}
     window.filters["restart"].click()
@@ -275,6 +285,7 @@ def test_a_hidden_window_does_nothing(look: Look, qtbot: QtBot) -> None:
     window.show_snapshot(snapshot())
     assert window.body.rows == {}
     window.open()
+    complete(window, qtbot, 0)
     window.hide()
     paints = Paints(window)
     window.show_snapshot(snapshot(parallel=7))
@@ -282,6 +293,16 @@ def test_a_hidden_window_does_nothing(look: Look, qtbot: QtBot) -> None:
     assert paints.painted == []
     window.open()
     assert entry(window, "parallel").text() == "7"
+
+
+def test_rows_are_made_a_few_at_a_time(look: Look, qtbot: QtBot) -> None:
+    window = SettingsWindow(look, Edits())
+    qtbot.addWidget(window)
+    window.show_snapshot(snapshot())
+    window.open()
+    assert len(window.body.rows) <= AT_A_TIME  # the loop that makes them carries every client's answer
+    complete(window, qtbot, 0)
+    assert sorted(window.body.order()) == sorted(i.key for i in schema.describe())
 
 
 def test_the_same_values_repaint_nothing(window: SettingsWindow, qtbot: QtBot) -> None:
@@ -326,6 +347,7 @@ def test_no_text_is_clipped_and_none_overlap(
         for width in (720, 920):
             window.resize(width, 700)
             window.open()
+            complete(window, qtbot, 0)
             QApplication.processEvents()
             check_rows(window)
         window.grab()
@@ -363,6 +385,7 @@ def test_a_refusal_of_the_router_stands_in_the_row(qloop: Run, look: Look, qtbot
         door.subscribe(window.show_snapshot)
         window.show_snapshot(door.snapshot)
         window.open()
+        await until(lambda: "parallel" in window.body.rows)
         door.refuse = BadRequest("The disk is full.")
         row = window.body.rows["parallel"]
         type_into(entry(window, "parallel"), "4")
