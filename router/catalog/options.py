@@ -65,13 +65,19 @@ class LoadOptions(Struct, frozen=True, omit_defaults=True):
     evict_weight: float | None = None
     llamacpp_args: tuple[str, ...] | None = None
 
-    def agrees_with(self, other: LoadOptions) -> bool:
-        """Whether a process with `other` does what this asks for; what is not asked for agrees with all."""
+    def agrees_with(self, other: LoadOptions, resolved: LoadOptions | None = None) -> bool:
+        """Whether a process that was asked for with `other` does what this asks for.
+
+        What is not asked for agrees with all. `resolved` is what became of `other`: a context that was asked
+        for as a number agrees with that number, and `auto` with `auto`, whatever it came to.
+        """
         if self is NO_OPTIONS:
             return True
         for name in _OF_THE_PROCESS:
             asked = getattr(self, name)
-            if asked is not None and asked != getattr(other, name):
+            if asked is None or asked == getattr(other, name):
+                continue
+            if resolved is None or asked != getattr(resolved, name):
                 return False
         return True
 

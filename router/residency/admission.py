@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from router.devices.base import HOST_ID
 from router.residency.placement import Placement
-from router.residency.world import RECOVERY_S, World
+from router.residency.world import RECOVERY_S, SETTLE_S, Freed, World
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 
@@ -70,10 +70,13 @@ class Memory:
             if row.state is ResidentState.EVICTING and not row.stuck:
                 leaving.update(row.bytes)
         back = Counter[str]()
+        unseen: list[Freed] = []
         for freed in world.freed:
             if now < freed.at + RECOVERY_S:
                 back.update(freed.bytes)
-        self.reserved: Mapping[str, int] = reserved
+            if any(freed.reserves.values()):
+                unseen.append(freed)
+        self.reserved = reserved
         self.claims: dict[str, int] = {}
         self.unknown: set[str] = set()
         self.is_fresh = True
@@ -87,9 +90,11 @@ class Memory:
             if device != HOST_ID and not world.placer.reaches(reading.device):
                 continue
             ours = self.held[device]
-            bounds = [
-                bound - ours for bound in (reading.total, settings.vram_cap or None) if bound is not None
-            ]
+            for freed in unseen:
+                if reading.started < freed.at + SETTLE_S:
+                    reserved[device] += freed.reserves.get(device, 0)
+            total = world.totals.get(device) if reading.total is None else reading.total
+            bounds = [bound - ours for bound in (total, settings.vram_cap or None) if bound is not None]
             late = [bound + leaving[device] for bound in bounds]
             if reading.free is not None:
                 free = reading.free - reserved[device]
@@ -102,7 +107,7 @@ class Memory:
                 if settings.unknown_device == "refuse":
                     bounds.append(0)
                     late.append(0)
-            margin = margin_of(reading.total, settings)
+            margin = margin_of(total, settings)
             self.slack[device] = margin - settings.vram_margin
             self.now[device] = min(bounds) - margin if bounds else UNBOUNDED
             self.soon[device] = min(late) - margin if late else UNBOUNDED
@@ -135,6 +140,12 @@ class Memory:
             self.held[device] += needs
             if claim:
                 self.claims[device] = self.claims.get(device, 0) + needs
+
+    def leaves(self, holder: Holder) -> None:
+        """A process is told to stop: its bytes come back, though not in this step."""
+        for device, size in holder.holds.items():
+            if self.soon.get(device, UNBOUNDED) < UNBOUNDED:
+                self.soon[device] += size
 
     def without(self, holders: Iterable[Holder]) -> tuple[dict[str, int], dict[str, int]]:
         """The room, and what is held, after these have gone too."""

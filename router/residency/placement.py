@@ -34,6 +34,9 @@ class Placer(Protocol):
     def reaches(self, device: DeviceInfo) -> bool:
         """Whether models can be loaded on the device."""
 
+    def canonical(self, options: LoadOptions) -> LoadOptions:
+        """The same options, devices by their ids as far as their names are known: so that they compare."""
+
     def placements(
         self, model: Model, options: LoadOptions, settings: Settings, room: Mapping[str, int]
     ) -> Iterable[Placement]:

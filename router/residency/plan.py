@@ -220,7 +220,7 @@ class _Planner:
         ready = {r.row.id: r for r in self.residents if r.state is READY}
         for waiter in list(self.waiting.values()):
             resident = ready.get(waiter.boarded)
-            if resident is None or not waiter.options.agrees_with(resident.row.options):
+            if resident is None or not _agrees(waiter, resident):
                 continue
             # A load for helpers alone took no slot in the pool: a request must take one in its own turn.
             has_slot = resident.standard or waiter.wants is Wants.HELPER
@@ -293,7 +293,7 @@ class _Planner:
 
     def _serve(self, waiter: WaiterRow, resident: _Resident) -> None:
         model, model_type = resident.row.model, resident.row.type
-        if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
+        if waiter.wants is Wants.LOAD and not _agrees(waiter, resident):
             if resident.drain is None and self._can_reload(waiter, resident):
                 self._let_go(resident, Why.OPTIONS)
             if waiter.id in self.waiting:
@@ -344,8 +344,8 @@ class _Planner:
         return False
 
     def _join(self, waiter: WaiterRow, resident: _Resident) -> None:
-        if waiter.wants is Wants.LOAD and not waiter.options.agrees_with(resident.row.options):
-            others = (w for w in self._waiters(resident) if w.options.agrees_with(resident.row.options))
+        if waiter.wants is Wants.LOAD and not _agrees(waiter, resident):
+            others = (w for w in self._waiters(resident) if _agrees(w, resident))
             if not any(others):
                 self._let_go(resident, Why.OPTIONS)
                 self._claim(resident.row.model, resident.row.type, "is reloaded with other options")
@@ -426,13 +426,14 @@ class _Planner:
         if self.settings.admission == "proceed":
             lacks = self.memory.shortages(placement, self.memory.now)
         self.memory.take(placement, claim=False)
-        self.actions.append(Load(model.name, options, standard, placement, lacks))
-        self._add(_loading_row(model.name, model.type, asked, standard, self.now))
+        self.actions.append(Load(model.name, asked, options, standard, placement, lacks))
+        self._add(_loading_row(model.name, model.type, options, standard, self.now))
         self.blocked[model.name] = Wait(f"{model.name} is loading")
 
     def _complete(self, model: Model, asked: LoadOptions) -> LoadOptions:
         """What was asked for, completed by what was asked for before, and by the model's own options."""
-        return asked.over(self.world.options.get(model.name, NO_OPTIONS)).over(model.options)
+        before = self.world.options.get(model.name, NO_OPTIONS)
+        return asked.over(before).over(self.world.placer.canonical(model.options))
 
     def preview(self, waiter: WaiterRow) -> Preview:
         """What the waiter would cause, alone."""
@@ -440,7 +441,7 @@ class _Planner:
         options = self._complete(model, waiter.options)
         resident = self._resident_of(model.name)
         memory = self.memory
-        if resident is not None and waiter.options.agrees_with(resident.row.options):
+        if resident is not None and _agrees(waiter, resident):
             placement = Placement(resident.holds)
             devices = refusals.device_table(placement, memory, self.world, self.settings)
             return Preview(placement, "loaded", (), tuple(devices), f"{model.name} is loaded.")
@@ -496,7 +497,10 @@ class _Planner:
         names = sorted({r.row.model for r in pinned}) if blocked_by.outcome is Outcome.LOADING else []
         placement = (blocked_by if names else choice).placement
         error = refusals.insufficient(model.name, placement, memory, self.world, self.settings, names)
-        self._refuse_all(model.name, error)
+        for member in self._group(model.name):
+            # A helper spares models that others need not: what it is refused may be possible for them.
+            if waiter.wants is not Wants.HELPER or member.wants is Wants.HELPER:
+                self._refuse(member, error)
         return None
 
     def _asker(self, model: Model, options: LoadOptions) -> Ask:
@@ -805,6 +809,7 @@ class _Planner:
             return
         resident.state = EVICTING
         resident.drain = None
+        self.memory.leaves(resident)
         self.actions.append(Evict(resident.row.id, why, room_for))
 
     def _grant(self, waiter: WaiterRow, resident: _Resident) -> None:
@@ -855,8 +860,14 @@ def _loading_row(
         use_order=0,
         load_s=0.0,
         options=options,
+        asked=options,
         bytes={},
     )
+
+
+def _agrees(waiter: WaiterRow, resident: _Resident) -> bool:
+    """The resident is what the waiter asks for."""
+    return waiter.options.agrees_with(resident.row.asked, resident.row.options)
 
 
 def _and(names: Iterable[str]) -> str:

@@ -170,7 +170,8 @@ class Reconciler:
             RouterError: the model cannot be laid out with them.
         """
         world = self.table.world(self.readings, self._placer)
-        return preview(self.desired, world, self._loop.time(), model, options)
+        canonical = self._placer.canonical(options)
+        return preview(self.desired, world, self._loop.time(), model, canonical)
 
     # Asking
 
@@ -211,6 +212,7 @@ class Reconciler:
         Raises:
             RouterError: what stands in the way.
         """
+        options = self._placer.canonical(options)
         self.table.failures.forget(model)
         self.table.short.discard(model)
         if pinned is not None:
@@ -489,14 +491,15 @@ class Reconciler:
         except Exception as error:
             self._book_failure(model, _as_router_error(model.name, error))
             return
-        if any(w.wants is Wants.LOAD for w in self.table.waiting_for(model.name)):
+        if action.asked != NO_OPTIONS:
             # What a load was asked for with holds for the loads that requests cause later.
-            self.table.options[model.name] = action.options
+            self.table.options[model.name] = action.asked
         resident = Resident(
             self.table.next_id(),
             model,
             spec,
             structs.replace(action.options, ctx_size=spec.ctx_size, parallel=spec.parallel),
+            action.options,
             action.standard,
             self._loop.time(),
             self._loop.create_future(),
@@ -647,7 +650,9 @@ class Reconciler:
         if self.table.residents.pop(resident.id, None) is None:
             return
         self._unboard(resident)
-        self.table.freed.append(Freed(at=self._loop.time(), bytes=dict(resident.charged)))
+        self.table.freed.append(
+            Freed(self._loop.time(), bytes=dict(resident.charged), reserves=dict(resident.reserves))
+        )
         if not resident.gone.done():
             resident.gone.set_result(None)
         self._desire()

@@ -128,7 +128,7 @@ def device_table(
         if device not in memory.now or (booking and device not in booking):
             continue
         ours = sum(r.bytes.get(device, 0) for r in world.residents)
-        seen = ours - memory.reserved.get(device, 0)
+        seen = ours - sum(r.reserves.get(device, 0) for r in world.residents)
         others = 0
         if reading.total is not None and reading.free is not None:
             others = max(0, reading.total - reading.free - seen)

@@ -81,6 +81,7 @@ class Resident:
         model: Model,
         spec: WorkerSpec,
         options: LoadOptions,
+        asked: LoadOptions,
         standard: bool,
         now: float,
         gone: asyncio.Future[None],
@@ -89,6 +90,7 @@ class Resident:
         self.model = model
         self.spec = spec
         self.options = options
+        self.asked = asked
         self.standard = standard
         self.state = ResidentState.LOADING
         self.leases: set[Lease] = set()
@@ -136,6 +138,7 @@ class Resident:
             use_order=self.use_order,
             load_s=self.load_s,
             options=self.options,
+            asked=self.asked,
             bytes=self.charged,
             reserves=self.reserves,
             settles_at=self.ready_at + SETTLE_S if self.reserves and self.ready_at else 0.0,
@@ -168,8 +171,9 @@ class Resident:
             return
         settled = self.ready_at and reading.started >= self.ready_at + SETTLE_S
         left = 0 if settled else self.spec.booking.get(device, 0) - shown
+        # Kept at nothing until then: drivers are late by more at one time than at another.
         others = {name: size for name, size in self.reserves.items() if name != device}
-        self.reserves = {**others, device: left} if left > 0 else others
+        self.reserves = others if settled else {**others, device: max(left, 0)}
 
 
 class Waiter:
@@ -224,6 +228,7 @@ class Table:
         self.short: set[str] = set()
         self.wanted_since = math.inf
         self.freed: list[Freed] = []
+        self.totals: Mapping[str, int] = {}
         self.paused = False
         self.resumes_on_request = False
         self.closing = False
@@ -252,6 +257,9 @@ class Table:
 
     def observe(self, readings: tuple[DeviceReading, ...], now: float) -> None:
         """Learn from new readings."""
+        totals = {r.device.id: r.total for r in readings if r.total is not None}
+        if totals.items() - self.totals.items():
+            self.totals = {**self.totals, **totals}
         for reading in readings:
             for resident in self.residents.values():
                 resident.take(reading)
@@ -266,6 +274,7 @@ class Table:
             pinned=frozenset(self.pinned),
             failures=self.failures.rows(),
             readings=readings,
+            totals=self.totals,
             freed=tuple(self.freed),
             options=self.options,
             intents=self.intents,

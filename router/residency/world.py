@@ -59,6 +59,7 @@ class ResidentRow(Struct, frozen=True):
         last_use: seconds on the loop's clock; `use_order` rises with every use, so that it tells who was used
             last even where the clock is too coarse to.
         load_s: how long the load took.
+        options, asked: what it was loaded with, and what was asked for (a context may be `auto` there).
         newcomer: became READY in the very step that this pass belongs to, and has served nobody.
         unload: the user asked for it to go.
         unreachable: its worker takes no connection although its process runs.
@@ -82,6 +83,7 @@ class ResidentRow(Struct, frozen=True):
     use_order: int
     load_s: float
     options: LoadOptions
+    asked: LoadOptions
     bytes: Mapping[str, int]
     newcomer: bool = False
     unload: bool = False
@@ -125,10 +127,15 @@ class Failure(Struct, frozen=True):
 
 
 class Freed(Struct, frozen=True):
-    """Bytes of a process that exited at `at`: a reading begun before does not show them as free yet."""
+    """Bytes of a process that exited at `at`: a reading begun before does not show them as free yet.
+
+    `reserves` are those of them that no sample had shown as taken: until one is begun late enough to show all
+    that the process did, free memory may still seem to be there that the process has not given back.
+    """
 
     at: float
     bytes: Mapping[str, int]
+    reserves: Mapping[str, int] = {}
 
 
 class Intent(Struct, frozen=True):
@@ -146,6 +153,7 @@ class World(Struct, frozen=True):
         options: what was asked for when each model was last loaded explicitly.
         intents: the placements for which loads waited after the pass before, by model.
         wanted_since: since when a decision waits for a newer sample, on the loop's clock; never: infinity.
+        totals: bytes of each device, as last read: what there is does not change while it cannot be read.
         short: models whose worker has just died for want of memory, and which are tried once more when nobody
             idle is left on their devices.
     """
@@ -156,6 +164,7 @@ class World(Struct, frozen=True):
     pinned: frozenset[str] = frozenset()
     failures: Mapping[str, Failure] = {}
     readings: tuple[DeviceReading, ...] = ()
+    totals: Mapping[str, int] = {}
     freed: tuple[Freed, ...] = ()
     options: Mapping[str, LoadOptions] = {}
     intents: Mapping[str, Intent] = {}
@@ -166,10 +175,11 @@ class World(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Start a worker for a model, laid out so. `options` are complete but for what the settings say; `lacks`
-    are bytes that devices are short of, in a load that goes on nevertheless."""
+    """Start a worker for a model, laid out so. `asked` is what the request asked for; `options` are complete
+    but for what the settings say; `lacks` are bytes that devices are short of, where that stops nobody."""
 
     model: str
+    asked: LoadOptions
     options: LoadOptions
     standard: bool
     placement: Placement

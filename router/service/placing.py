@@ -102,6 +102,13 @@ class Placing:
 
     # What a plan asks for
 
+    def canonical(self, options: LoadOptions) -> LoadOptions:
+        """The same options, devices by their ids as far as their names are known."""
+        if not options.device or options.device == (NO_GPU,):
+            return options
+        ids = tuple(found.id if (found := self._find(name)) else name for name in options.device)
+        return options if ids == options.device else structs.replace(options, device=ids)
+
     def placements(
         self, model: Model, options: LoadOptions, settings: Settings, room: Mapping[str, int]
     ) -> Iterator[Placement]:
@@ -188,12 +195,8 @@ class Placing:
         Raises:
             LoadFailed: there is none, or the engine cannot reach it.
         """
-        wanted = name.casefold()
-        for device in self.devices:
-            engine = self.reach.get(device.id)
-            names = (device.id, device.label, device.uuid, device.pci, engine.name if engine else "")
-            if wanted not in (known.casefold() for known in names if known):
-                continue
+        device = self._find(name)
+        if device is not None:
             if not self._is_gpu(device):
                 raise LoadFailed(
                     f"The engine in use cannot reach {device.name} ({name}).",
@@ -210,6 +213,15 @@ class Placing:
             status=400,
             param="device",
         )
+
+    def _find(self, name: str) -> DeviceInfo | None:
+        wanted = name.casefold()
+        for device in self.devices:
+            engine = self.reach.get(device.id)
+            names = (device.id, device.label, device.uuid, device.pci, engine.name if engine else "")
+            if wanted in (known.casefold() for known in names if known):
+                return device
+        return None
 
     def overhead(self, device: str, settings: Settings) -> int:
         """Bytes that a worker takes on a device before it loads anything."""

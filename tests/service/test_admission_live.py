@@ -141,3 +141,32 @@ async def test_a_model_is_loaded_as_one_of_another_type(tmp_path: Path, tiny_mod
         await router.post("/v1/load", {"model_name": "alpha", "type": "llm"})
         await router.chat("alpha")
         assert set(await router.pids()) == {"alpha"}
+
+
+async def test_asking_for_the_same_in_other_words_reloads_nothing(tmp_path: Path, tiny_models: Path) -> None:
+    async with live(tmp_path, tiny_models, simulate=SMALL * 2) as router:
+        await router.post("/v1/load", {"model_name": "alpha", "device": "SIM1", "ctx_size": "auto"})
+        (first,) = (await router.pids()).values()
+        loaded = router.router.snapshot.residents[0].options["ctx_size"]
+        for words in ("sim1", ["Sim1"]):
+            await router.post("/v1/load", {"model_name": "alpha", "device": words, "ctx_size": "auto"})
+        await router.post("/v1/load", {"model_name": "alpha", "ctx_size": loaded})
+        await router.chat("alpha")
+        assert await router.pids() == {"alpha": first}
+        await router.post("/v1/load", {"model_name": "alpha", "device": "SIM0"})
+        assert (await router.pids())["alpha"] != first
+
+
+async def test_options_hold_for_later_loads_but_not_those_of_the_file(
+    tmp_path: Path, tiny_models: Path
+) -> None:
+    async with live(tmp_path, tiny_models, simulate=SMALL * 2) as router:
+        await router.post("/v1/load", {"model_name": "alpha", "parallel": 2, "save_options": True})
+        await router.post("/v1/load", {"model_name": "alpha", "ctx_size": 512})
+        await router.post("/v1/unload", {"model_name": "alpha"})
+        await router.chat("alpha")
+        (resident,) = router.router.snapshot.residents
+        assert (resident.options["ctx_size"], resident.options["parallel"]) == (512, 2)
+        # A change of the file is not held back by what was once asked for.
+        await router.post("/v1/load", {"model_name": "alpha", "parallel": 3, "save_options": True})
+        assert router.router.snapshot.residents[0].options["parallel"] == 3

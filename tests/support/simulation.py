@@ -11,7 +11,7 @@ from typing import Any
 from router.catalog.model import LLM, Identity, Model, by_every_name
 from router.catalog.options import LoadOptions
 from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
-from router.engines.base import Exit, WorkerSpec
+from router.engines.base import OUT_OF_MEMORY, Exit, WorkerSpec
 from router.errors import LoadFailed
 from router.policy.document import Policy
 from router.residency.placement import Placement
@@ -21,7 +21,7 @@ from router.service.sampling import BUSY_S
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
-
+from tests.support.sim_memory import SimMemory
 
 SAMPLE_S = 0.02
 """How long a reading of the devices takes that is wanted after a rest."""
@@ -56,11 +56,10 @@ class SimWorker:
     launch_command: tuple[str, ...] = ()
     measured: Mapping[str, int] = {}
 
-    def __init__(self, engine: SimEngine, spec: WorkerSpec) -> None:
+    def __init__(self, engine: SimEngine, spec: WorkerSpec, pid: int) -> None:
         self._engine = engine
         self.spec = spec
-        engine.last_pid += 1
-        self.pid = engine.last_pid
+        self.pid = pid
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self.stopping = False
 
@@ -77,6 +76,7 @@ class SimWorker:
         """The process ends."""
         self._engine.alive.pop(self.pid, None)
         if not self.exited.done():
+            self._engine.memory_ends(self.pid)
             self.exited.set_result(Exit(code, ("last line",)))
 
 
@@ -94,6 +94,11 @@ class SimEngine:
     starts: list[str] = field(default_factory=list)
     starting: int = 0
     alive: dict[int, SimWorker] = field(default_factory=dict)
+    #: Where processes take memory; they take `takes` of what is booked (by model, else all of it).
+    memory: SimMemory | None = None
+    takes: dict[str, float] = field(default_factory=dict)
+    #: Models whose next load runs out of memory, as their engine says.
+    runs_short: set[str] = field(default_factory=set)
 
     async def start(
         self,
@@ -103,18 +108,38 @@ class SimEngine:
     ) -> SimWorker:
         self.starts.append(spec.model)
         self.starting += 1
+        self.last_pid += 1
+        pid = self.last_pid
+        launched(pid)
         try:
             load_s = self.load_s_of.get(spec.model, self.load_s)
             for step in range(4):
                 await asyncio.sleep(load_s / 4)
                 progress((step + 1) / 4)
+                self.memory_grows(spec, pid, (step + 1) / 4)
             if spec.model in self.broken:
                 raise LoadFailed(f"{spec.model} is broken")
-            worker = SimWorker(self, spec)
-            self.alive[worker.pid] = worker
-            return worker
+            if spec.model in self.runs_short:
+                self.runs_short.discard(spec.model)
+                raise LoadFailed(f"{spec.model} ran out of memory", code=OUT_OF_MEMORY)
+        except BaseException:
+            self.memory_ends(pid)
+            raise
         finally:
             self.starting -= 1
+        self.alive[pid] = SimWorker(self, spec, pid)
+        return self.alive[pid]
+
+    def memory_grows(self, spec: WorkerSpec, pid: int, share: float) -> None:
+        """A process has taken so much of what it takes in the end."""
+        if self.memory is not None:
+            share *= self.takes.get(spec.model, 1.0)
+            self.memory.allocate(pid, {name: int(size * share) for name, size in spec.booking.items()})
+
+    def memory_ends(self, pid: int) -> None:
+        """A process has ended."""
+        if self.memory is not None:
+            self.memory.end(pid)
 
     def capabilities(self) -> Mapping[str, Any]:
         return {}
@@ -133,6 +158,9 @@ class SimPlacer:
 
     def reaches(self, device: DeviceInfo) -> bool:
         return True
+
+    def canonical(self, options: LoadOptions) -> LoadOptions:
+        return options
 
     def placements(
         self, model: Model, options: LoadOptions, settings: Settings, room: Mapping[str, int]
