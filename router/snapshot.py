@@ -102,7 +102,8 @@ class ResidentView(Struct, frozen=True):
 
 
 class PolicyView(Struct, frozen=True):
-    """One registered policy. `count` is the number of distinct local language models among its candidates."""
+    """One registered policy. `count` is the number of distinct local language models among its candidates;
+    `problem` says that a model which it asks has no room beside them, "" while it has."""
 
     name: str
     enabled: bool
@@ -110,6 +111,7 @@ class PolicyView(Struct, frozen=True):
     count: int
     default_model: str
     unresolved: tuple[str, ...] = ()
+    problem: str = ""
 
 
 class PoolView(Struct, frozen=True):

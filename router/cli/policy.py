@@ -93,7 +93,8 @@ def _list(context: Context, arguments: argparse.Namespace) -> int:
     for each in policies:
         missing = f"; missing: {', '.join(each['unresolved'])}" if each["unresolved"] else ""
         state = "" if each["enabled"] else " (off)"
-        print(plain(f"{each['name']}{state}: {', '.join(each['candidates'])}{missing}"))
+        problem = f"; {each['problem']}" if each["problem"] else ""
+        print(plain(f"{each['name']}{state}: {', '.join(each['candidates'])}{missing}{problem}"))
     return 0
 
 

@@ -29,6 +29,7 @@ def render(snapshot: Snapshot) -> str:
     policies = [
         f"{policy.name}{'' if policy.enabled else ' (off)'}: {', '.join(policy.candidates)}"
         + (f"; not found: {', '.join(policy.unresolved)}" if policy.unresolved else "")
+        + (f"; {policy.problem}" if policy.problem else "")
         for policy in snapshot.policies
     ]
     lines += _section("Policies", policies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from router.catalog.catalog import Catalog
 from router.catalog.model import Model
 from router.catalog.options import NO_OPTIONS
 from router.engines.base import Worker
-from router.errors import ModelNotFound, RouterError, Unavailable, WorkerDied
+from router.errors import InsufficientMemory, ModelNotFound, RouterError, Unavailable, WorkerDied
 from router.memory.demand import default_ctx
 from router.policy.classify import Decider, HelperModel, check_models
 from router.policy.document import Policy
@@ -27,6 +27,7 @@ from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.residency.world import Wants
 from router.settings.schema import Settings
+from router.snapshot import PolicyView
 from router.web.relay import NotReached, Relay, UpstreamError
 
 ANSWER_S: Final = 60.0
@@ -42,6 +43,7 @@ class Deciding:
     Args:
         vectors_dir: where the embeddings of reference phrases are kept.
         residency: the reconciler, once there is one.
+        on_change: called when what `shown` adds has changed.
     """
 
     def __init__(
@@ -50,10 +52,13 @@ class Deciding:
         residency: Callable[[], Reconciler],
         settings: Callable[[], Settings],
         vectors_dir: Path,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._residency = residency
         self._settings = settings
+        self._on_change = on_change
+        self._cramped: dict[str, tuple[str, str]] = {}
         self._relay = Relay(silence_s=ANSWER_S)
         self._decider = Decider(self, Vectors(vectors_dir))
         self._teller = Teller(lambda: residency().feed, lambda: asyncio.get_running_loop().time())
@@ -65,7 +70,13 @@ class Deciding:
 
     async def decide(self, policy: Policy, view: RequestView) -> Decision:
         """Where a request goes."""
+        cramped = self._cramped.get(policy.name)
+        if cramped is not None and cramped[0] not in self._names(policy.helpers):
+            self._note(policy.name, None)  # It was edited, and asks others now.
         return await self._decider.decide(policy, view)
+
+    def _names(self, written: Iterable[str]) -> set[str]:
+        return {model.name for name in written if (model := self._catalog.resolve(name)) is not None}
 
     async def try_out(self, document: Any, view: RequestView) -> tuple[Decision, dict[str, Any]]:
         """What a policy that need not be registered decides, and the policy as it was evaluated.
@@ -122,13 +133,45 @@ class Deciding:
             raise ModelNotFound(f"There is no model {model}.", param="model")
         data = msgspec.json.encode({**body, "model": found.name})
         try:
-            return await self._attempt(policy, found.name, path, data)
+            answer = await self._ask(policy, found.name, path, data)
+        except InsufficientMemory as error:
+            problem = (
+                f"{policy} cannot keep {found.name}, which it asks, beside its candidates: {error.message}"
+            )
+            self._note(policy, (found.name, problem))
+            raise
+        if self._cramped.get(policy, ("", ""))[0] == found.name:
+            self._note(policy, None)
+        return answer
+
+    def _note(self, policy: str, cramped: tuple[str, str] | None) -> None:
+        """Note which helper of a policy has no room, or that it has some again."""
+        if self._cramped.get(policy) == cramped:
+            return
+        if cramped is None:
+            del self._cramped[policy]
+        else:
+            self._cramped[policy] = cramped
+        self._on_change()
+
+    def shown(self, policies: Iterable[PolicyView]) -> tuple[PolicyView, ...]:
+        """The policies, with the problems that they have with models that they ask."""
+        return tuple(
+            msgspec.structs.replace(each, problem=self._cramped[each.name][1])
+            if each.name in self._cramped and each.enabled
+            else each
+            for each in policies
+        )
+
+    async def _ask(self, policy: str, model: str, path: str, data: bytes) -> Any:
+        try:
+            return await self._attempt(policy, model, path, data)
         except NotReached:
             # Its process died between the grant and the request. Nothing was sent: ask anew, once.
             try:
-                return await self._attempt(policy, found.name, path, data)
+                return await self._attempt(policy, model, path, data)
             except NotReached as error:
-                raise WorkerDied(f"The worker of {found.name} cannot be reached. {error}") from error
+                raise WorkerDied(f"The worker of {model} cannot be reached. {error}") from error
 
     async def _attempt(self, policy: str, model: str, path: str, data: bytes) -> Any:
         lease = await self._residency().acquire(

@@ -118,7 +118,11 @@ class Router:
         )
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
         self._deciding = Deciding(
-            self._catalog, lambda: self._residency, lambda: self._store.settings, paths.cache_dir / "vectors"
+            self._catalog,
+            lambda: self._residency,
+            lambda: self._store.settings,
+            paths.cache_dir / "vectors",
+            self._publish,
         )
         self._downloads = Downloads(self._publish)
         self._lag = LagProbe()
@@ -433,7 +437,7 @@ class Router:
             pool=pool,
             residents=view.residents_view(desired, table),
             devices=view.devices_view(world, desired.settings, reconciler.claims),
-            policies=view.policies_view(desired),
+            policies=self._deciding.shown(view.policies_view(desired)),
             models=self._model_views,
             queue=view.queue_view(table),
             feed=reconciler.feed.latest(FEED_SHOWN),

@@ -176,6 +176,24 @@ async def test_a_helper_that_cannot_be_had_decides_by_on_error(router: Live, mod
     assert all("503 paused" in step["error"] for step in route["trace"])
 
 
+async def test_a_helper_without_room_is_told_and_nothing_is_thrashed(tmp_path: Path, models: Path) -> None:
+    simulate, settings = (3 << 29,), {"allow_partial_offload": False}
+    async with live(tmp_path, models, simulate=simulate, settings=settings) as router:
+        routing = {"candidates": ["alpha"], "router": JUDGE}
+        await router.post("/v1/pull", document("auto", routing, "judge"))
+        await router.chat("alpha")
+        for _ in range(3):
+            rule_id, model, route = await ask(router, "auto", "hello")
+            assert (rule_id, model) == ("default", "alpha")
+            assert route["trace"][0]["error"].startswith("507 insufficient_memory")
+        assert router.told("admit") == ["alpha"]
+        (shown,) = router.router.snapshot.policies
+        assert shown.problem.startswith("auto cannot keep judge, which it asks, beside its candidates: ")
+        await router.post("/v1/unload", {"model_name": "alpha"})
+        assert (await router.router.test_policy("auto", "hello"))["matched_rule"] == "__route_0"
+        await router.until(lambda s: s.policies[0].problem == "")
+
+
 async def test_models_that_cannot_do_what_a_classifier_asks_are_refused(router: Live) -> None:
     wrong = json.loads(json.dumps(SIMILAR))
     wrong["classifiers"][0]["model"] = "judge"
