@@ -7,7 +7,20 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-CLI_COMMANDS: Final = frozenset({"serve", "status", "config", "load", "unload", "--version"})
+CLI_COMMANDS: Final = frozenset(
+    {
+        "config",
+        "engine",
+        "key",
+        "load",
+        "plan",
+        "policy",
+        "serve",
+        "status",
+        "unload",
+        "--version",
+    }
+)
 WORKER: Final = "--engine-worker"
 
 
