@@ -399,11 +399,14 @@ class _Planner:
             self._refuse_all(model.name, refusals.not_worth_a_victim(model.name, failure))
             return
         placement = choice.placement
-        busy = next((v for v in victims if v.leases), None)
+        busy = next((v for v in (*victims, surplus) if v is not None and v.leases), None)
         if (busy or choice.outcome is Outcome.LOADING) and self._refuse_to_wait(
             model.name, f"{busy.row.model} is answering" if busy else "other models load"
         ):
             return
+        if slot is _Slot.FULL and surplus is None:
+            # Nobody can give up a slot yet, so nobody gives up memory for nothing.
+            victims = []
         for victim in victims:
             if victim.drain is None:
                 self._let_go(victim, Why.MAKE_ROOM, room_for=model.name)
@@ -445,6 +448,9 @@ class _Planner:
             placement = Placement(resident.holds)
             devices = refusals.device_table(placement, memory, self.world, self.settings)
             return Preview(placement, "loaded", (), tuple(devices), f"{model.name} is loaded.")
+        pins = self._filling_pins(model.type)
+        if resident is None and pins:
+            return Preview(None, "refused", (), (), refusals.slots_pinned(model.name, pins).message)
         idle, busy, later = self._who_may_go(waiter)
         if resident is not None:
             # It would be reloaded: its own bytes come back first.
@@ -651,14 +657,17 @@ class _Planner:
         return _Slot.COMING if room >= 1 else _Slot.FULL
 
     def _refuse_if_pinned(self, model: str, model_type: str) -> bool:
-        limit = self.desired.limit(model_type)
-        pins = sorted(r.row.model for r in self.by_type[model_type] if r.pinned and r.in_pool)
-        if limit == UNLIMITED or len(pins) < limit:
-            return False
-        for waiter in self._group(model):
+        pins = self._filling_pins(model_type)
+        for waiter in self._group(model) if pins else ():
             if waiter.wants is not Wants.HELPER:
                 self._refuse(waiter, refusals.slots_pinned(model, pins))
-        return True
+        return bool(pins)
+
+    def _filling_pins(self, model_type: str) -> list[str]:
+        """The pinned models of a pool, if they fill it."""
+        limit = self.desired.limit(model_type)
+        pins = sorted(r.row.model for r in self.by_type[model_type] if r.pinned and r.in_pool)
+        return pins if limit != UNLIMITED and len(pins) >= limit else []
 
     def _victim(self, model_type: str, besides: Sequence[_Resident] = ()) -> _Resident | None:
         """Who goes for a load that needs a slot: a load that nobody waits for, else the least recently used,

@@ -170,3 +170,14 @@ async def test_options_hold_for_later_loads_but_not_those_of_the_file(
         # A change of the file is not held back by what was once asked for.
         await router.post("/v1/load", {"model_name": "alpha", "parallel": 3, "save_options": True})
         assert router.router.snapshot.residents[0].options["parallel"] == 3
+
+
+async def test_a_plan_tells_what_pins_and_answers_stand_in_the_way(tmp_path: Path, tiny_models: Path) -> None:
+    async with live(tmp_path, tiny_models, simulate=SMALL) as router:
+        await router.post("/v1/load", {"model_name": "alpha", "pinned": True})
+        planned = await plan(router, "beta")
+        assert planned["verdict"] == "refused"
+        assert "alpha" in planned["reason"]
+        assert (await plan(router, "alpha"))["verdict"] == "loaded"
+        await router.post("/internal/pin", {"model_name": "alpha", "pinned": False})
+        assert (await plan(router, "beta"))["victims"] == ["alpha"]
