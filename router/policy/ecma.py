@@ -3,7 +3,7 @@
 A pattern is parsed here, whole, and written anew in terms that mean the same to that package: what ECMAScript
 means by `$`, `.`, `\\d`, `\\b`, an empty class or a back-reference to a group that took no part differs from
 what Python means by it. The dialect is that of a pattern without flags, read by code points, with the escapes
-`\\u{...}` and `\\p{...}` besides. docs/adr/0005-regular-expressions.md has the reasons.
+`\\u{...}` and `\\p{...}` besides. docs/adr/0007-regular-expressions.md has the reasons.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _SPACE: Final[_Ranges] = (
     (0x3000, 0x3000),
     (0xFEFF, 0xFEFF),
 )
+_BOUNDARY: Final = r"(?a:\b)"
+_NO_BOUNDARY: Final = r"(?a:\B)"
 _LINE_END: Final[_Ranges] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 _CONTROLS: Final = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 _QUANTIFIER: Final = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
@@ -478,8 +480,3 @@ def _written(ranges: _Ranges) -> str:
 def _set(ranges: _Ranges) -> str:
     """A class of the code points; one that is empty matches nowhere."""
     return f"[{_written(ranges)}]" if ranges else "(?!)"
-
-
-_W: Final = _set(_WORD)
-_BOUNDARY: Final = f"(?:(?<!{_W})(?={_W})|(?<={_W})(?!{_W}))"
-_NO_BOUNDARY: Final = f"(?:(?<={_W})(?={_W})|(?<!{_W})(?!{_W}))"
