@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from PySide6.QtCore import QObject, Signal
 
-from lemon_tray.door import Door, EngineDoor, PlanDoor, PolicyDoor
+from lemon_tray.door import Door
 from lemon_tray.edits import Edits
 from lemon_tray.names import plain
 from lemon_tray.present_catalog import PlanView, Verdict, present_plan
@@ -75,17 +75,15 @@ class Actions(QObject):
         return True
 
     def plan(self, model: str, options: Mapping[str, Any]) -> None:
-        """Ask what a load would take; `planned` carries the answer, or None where nobody can tell."""
+        """Ask what a load would take; `planned` carries the answer."""
         self._plan_ticket += 1
         self._start(self._plan(model, options, self._plan_ticket))
 
     async def _plan(self, model: str, options: Mapping[str, Any], ticket: int) -> None:
-        answer: PlanView | None = None
-        if isinstance(self._door, PlanDoor):
-            try:
-                answer = present_plan(await self._door.plan(model, options))
-            except RouterError as error:
-                answer = PlanView(Verdict.BAD, said(error))
+        try:
+            answer = present_plan(await self._door.plan(model, options))
+        except RouterError as error:
+            answer = PlanView(Verdict.BAD, said(error))
         if ticket == self._plan_ticket:  # else a later question is under way
             self.planned.emit(model, answer)
 
@@ -94,8 +92,6 @@ class Actions(QObject):
         self._start(self._try(policy, prompt))
 
     async def _try(self, policy: str, prompt: str) -> None:
-        if not isinstance(self._door, PolicyDoor):
-            return
         answer: DecisionView | str
         try:
             answer = present_decision(await self._door.test_policy(policy, prompt))
@@ -197,8 +193,6 @@ class Actions(QObject):
             Kind.REMOVE_ENGINE: translate("Actions", "The engine was not removed"),
         }
         try:
-            if not isinstance(door, EngineDoor):
-                raise RouterError("This router has only the engine that it came with.")
             if kind is Kind.REFRESH_ENGINES:
                 await door.refresh_engines()
             elif kind is Kind.GET_ENGINE:

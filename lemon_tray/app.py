@@ -28,7 +28,7 @@ from lemon_tray.actions import Actions, fault_banner, said
 from lemon_tray.autostart import Autostart, for_this_system, turn
 from lemon_tray.bridge import Bridge
 from lemon_tray.display import is_composited
-from lemon_tray.door import Door, PolicyDoor
+from lemon_tray.door import Door
 from lemon_tray.icons import mark_icon
 from lemon_tray.menu import TrayMenu
 from lemon_tray.names import base_url, plain
@@ -41,7 +41,7 @@ from lemon_tray.presenter import model_numbers, present
 from lemon_tray.single_instance import Bell, bell_name
 from lemon_tray.theme import Look
 from lemon_tray.tray import Tray
-from lemon_tray.view import Banner, Command, Kind, Mark, Option, PanelView
+from lemon_tray.view import Banner, BannerKind, Command, Kind, Mark, Option, PanelView
 from lemon_tray.window_set import SETTINGS, WindowSet
 from lemon_tray.words import translate, use_translator
 from router.errors import RouterError
@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 STOP_S: Final = 8.0
 EXIT_S: Final = 10.0
 MODELS_DIRS: Final = "models_dirs"
+ASKS_TO_QUIT: Final = "fault:quit"
 OPEN_AFTER_MS: Final = 300
 SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
@@ -208,7 +209,6 @@ class Shell(QObject):
         self.windows.opened.connect(self._window_opened)
         self.windows.plan_wanted.connect(self.actions.plan)
         self.actions.planned.connect(self.windows.show_plan)
-        self.windows.offer_trying(isinstance(self._router, PolicyDoor))
         self.windows.try_wanted.connect(self.actions.try_policy)
         self.actions.tried.connect(self.windows.show_answer)
         self.notices = Notices(self._is_banner_shown, self)
@@ -334,6 +334,8 @@ class Shell(QObject):
         self._readings = last_readings(self._readings, snapshot, time.time())
         self.actions.edits.seen(snapshot.generation)
         self.notices.take(snapshot)
+        if self._fault is not None and self._fault.id == ASKS_TO_QUIT and not _running(snapshot):
+            self._fault = None  # nothing would be cut off any more
         self._show()
         message = self._notifier.consider(snapshot.feed, panel_visible=self.panel.isVisible())
         if message is not None:
@@ -418,7 +420,7 @@ class Shell(QObject):
             return
         match command.kind:
             case Kind.QUIT:
-                self._stop.set()
+                self._quit(sure=command.value is True)
             case Kind.OPEN_PANEL:
                 self.panel.open(self.tray.anchor(), at_cursor=True)
             case Kind.OPEN_MENU:
@@ -452,6 +454,27 @@ class Shell(QObject):
                     self._starting = self._loop.create_task(self._restart_router(), name="restart")
             case _:
                 log.error("No one knows the command %s.", command.kind)
+
+    def _quit(self, *, sure: bool) -> None:
+        """Quit, unless answers are running and the user has not been asked. Who asks twice is sure."""
+        running = _running(self._router.snapshot)
+        if sure or not running or (self._fault is not None and self._fault.id == ASKS_TO_QUIT):
+            self._stop.set()
+            return
+        title = translate("App", "1 answer is being written")
+        if running > 1:
+            title = translate("App", "{count} answers are being written").format(count=running)
+        quit_now = Option(
+            label=translate("App", "Quit now"),
+            command=Command(Kind.QUIT, value=True),
+            effect=translate("App", "cuts them off"),
+        )
+        stay = Option(label=translate("App", "Stay"), command=Command(Kind.DISMISS, ASKS_TO_QUIT))
+        text = translate("App", "Apps that wait for them get an error if Lemon Tray ends now.")
+        self._show_fault(
+            Banner(id=ASKS_TO_QUIT, kind=BannerKind.WARNING, title=title, text=text, options=(quit_now, stay))
+        )
+        self._open()
 
     def _copy(self, command: Command) -> None:
         if self.view is None:
@@ -524,6 +547,11 @@ class Shell(QObject):
         known = [str(path) for path in self._router.snapshot.settings.get(self._folder_key, ())]
         if folder and folder not in known:
             self.do(Command(Kind.SET, self._folder_key, [*known, folder]))
+
+
+def _running(snapshot: Snapshot) -> int:
+    """How many requests are being answered."""
+    return sum(resident.in_use for resident in snapshot.residents)
 
 
 def _make_router(paths: Paths, options: Options) -> Router:

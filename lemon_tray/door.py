@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from router.snapshot import Snapshot
 
@@ -75,11 +75,6 @@ class Door(Protocol):
             RouterError: there is no such policy.
         """
 
-
-@runtime_checkable
-class EngineDoor(Protocol):
-    """A door through which engines can be had, chosen and removed too."""
-
     async def refresh_engines(self) -> None:
         """Ask which builds there are; the snapshot shows them.
 
@@ -108,22 +103,12 @@ class EngineDoor(Protocol):
             RouterError: it is not one, or it is in use.
         """
 
-
-@runtime_checkable
-class PlanDoor(Protocol):
-    """A door that tells in advance what a load would take."""
-
     async def plan(self, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """What loading would take on each device, with a verdict. Loads nothing.
 
         Raises:
             RouterError: the options are wrong, or the model cannot be laid out.
         """
-
-
-@runtime_checkable
-class PolicyDoor(Protocol):
-    """A door that tells what a policy would decide."""
 
     async def test_policy(self, name: str, prompt: str) -> dict[str, Any]:
         """What a registered policy decides about a prompt, with its trace. Nothing is answered.

@@ -29,12 +29,16 @@ class RowWidget(QWidget):
         self.swatch = Swatch(look, self)
         self.name = Text(look, Role.NAME, parent=self)
         self.state = Text(look, Role.SMALL, "ink2", parent=self)
+        self.failure = Text(look, Role.SMALL, "error.ink", wrap=True, parent=self)
         self.size_text = Text(look, Role.BODY, align=Qt.AlignmentFlag.AlignRight, parent=self)
         self.rate = Text(look, Role.SMALL, "ink2", align=Qt.AlignmentFlag.AlignRight, parent=self)
         self.pin = IconButton(look, "pin", self)
         self.pin.setCheckable(True)
         self.eject = IconButton(look, "eject", self)
         self.cancel = Button(look, Role.SMALL, self)
+        self.log = Button(look, Role.SMALL, self)
+        self.log.show_as(translate("Models", "Log"), accessible=translate("Models", "Open the log"))
+        self.log.clicked.connect(lambda: self.asked.emit(Command(Kind.OPEN_WINDOW, "log")))
         self.load = LoadBar(look, self)
         self.pin.clicked.connect(self._pin)
         self.eject.clicked.connect(self._unload)
@@ -48,6 +52,9 @@ class RowWidget(QWidget):
         self.name.show_runs([Run(row.label)])
         self.state.set_colour("error.ink" if row.is_error else "ink2")
         self.state.show_runs([Run(row.state)])
+        self.failure.show_runs([Run(row.state)])
+        self.state.setVisible(not row.failed)
+        self.failure.setVisible(row.failed)
         self.size_text.show_runs([Run(row.size), *([Run(row.size_of, None, "ink2")] if row.size_of else [])])
         self.rate.show_text(row.rate)
         self.pin.setChecked(row.pinned)
@@ -62,6 +69,7 @@ class RowWidget(QWidget):
         self.pin.setVisible(not one_button)
         self.eject.setVisible(not one_button)
         self.cancel.setVisible(one_button)
+        self.log.setVisible(row.failed)
         self.load.setVisible(row.loading)
         self.swatch.setVisible(not row.failed)
         self.size_text.setVisible(bool(row.size))
@@ -82,7 +90,8 @@ class RowWidget(QWidget):
             return
         width = px(CONTENT)
         actions = px(64) if self.cancel.isHidden() else max(px(64), self.cancel.natural_width())
-        edge = width - actions - px(8)
+        logs = 0 if self.log.isHidden() else max(px(52), self.log.natural_width()) + px(8)
+        edge = width - actions - logs - px(8)
         self.swatch.move(0, px(10))
         numbers = max(self.size_text.natural_width(), self.rate.natural_width()) + 1
         self.size_text.place(edge - numbers, px(6) if row.rate else px(14), numbers)
@@ -92,11 +101,13 @@ class RowWidget(QWidget):
         room = edge - numbers - px(8) - left
         self.name.place(left, px(6), room)
         self.state.place(left, px(26), room if row.rate else edge - left - (numbers + px(8)))
+        reason = self.failure.place(left, px(26), edge - left) if row.failed else 0
         self.pin.move(width - px(64), px(10))
         self.eject.move(width - px(28), px(10))
         self.cancel.setGeometry(width - actions, px(10), actions, px(28))
+        self.log.setGeometry(width - actions - logs, px(10), logs - px(8), px(28))
         self.load.setGeometry(left, px(48), width - left, px(8))
-        self.setFixedSize(width, px(64) if row.loading else px(48))
+        self.setFixedSize(width, px(64) if row.loading else max(px(48), px(32) + reason))
 
     def column(self, index: int) -> Button:
         """The button in this column; a loading row has one for both."""

@@ -309,7 +309,7 @@ class Panel(QWidget):
             chain += [s for s in block.bar.shown_stops() if s.focusPolicy() != Qt.FocusPolicy.NoFocus]
         chain.append(self.pool.details)
         for row in self.models.rows.values():
-            chain += [row.pin, row.eject, row.cancel]
+            chain += [row.pin, row.eject, row.log, row.cancel]
         controls = self.controls
         chain += [controls.autosize, controls.auto_evict, controls.stepper, controls.unlimited, self.feed.all]
         previous: QWidget = self

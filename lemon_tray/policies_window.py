@@ -218,10 +218,6 @@ class PoliciesWindow(AppWindow):
         self.dress()
         self.box.prompt.setFocus(Qt.FocusReason.OtherFocusReason)
 
-    def offer_trying(self, there: bool) -> None:
-        """Show the box for trying prompts, where the router can do that."""
-        self.box.setVisible(there)
-
     def refresh(self) -> None:
         if self.snapshot is None:
             return

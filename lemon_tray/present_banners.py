@@ -23,7 +23,7 @@ def present_banners(
     """All that are due, worst first: `fault` and `notices` are those of the app."""
     found: list[Banner] = []
     if fault is not None:
-        found.append(fault)
+        found.append(fault)  # of its kind the first: it is the answer to something that the user did
     refuses = snapshot.settings.get("unknown_device") == "refuse"
     found.extend(
         _unknown_device(d, refuses) for d in usable_devices(snapshot) if d.state is DeviceState.UNKNOWN

@@ -44,7 +44,6 @@ class WindowSet(QObject):
         self._windows: dict[str, AppWindow] = {}
         self._at_start: Mapping[str, Any] = {}
         self._starts_at_login: bool | None = None
-        self._can_try = False
         self._makers: dict[str, Callable[[], AppWindow]] = {
             SETTINGS: lambda: SettingsWindow(look, edits),
             MODELS: lambda: ModelsWindow(look),
@@ -74,7 +73,6 @@ class WindowSet(QObject):
             window.plan_wanted.connect(self.plan_wanted)
         if isinstance(window, PoliciesWindow):
             window.try_wanted.connect(self.try_wanted)
-            window.offer_trying(self._can_try)
         self._prime(window)
 
     def _prime(self, window: AppWindow) -> None:
@@ -87,13 +85,6 @@ class WindowSet(QObject):
         window = self._windows.get(MODELS)
         if isinstance(window, ModelsWindow):
             window.show_plan(model, plan)
-
-    def offer_trying(self, there: bool) -> None:
-        """Whether prompts can be tried on policies."""
-        self._can_try = there
-        window = self._windows.get(POLICIES)
-        if isinstance(window, PoliciesWindow):
-            window.offer_trying(there)
 
     def show_answer(self, answer: DecisionView | str) -> None:
         """What trying a prompt on a policy came to."""

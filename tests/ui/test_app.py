@@ -553,6 +553,44 @@ def test_starting_at_login_is_switched_in_the_menu_and_in_the_settings(
     qloop(flow())
 
 
+def test_quit_asks_while_an_answer_is_running_and_not_otherwise(
+    qloop: Run, qapp: QApplication, tmp_path: Path
+) -> None:
+    async def flow() -> None:
+        stage = Stage(qapp, tmp_path, "--hidden")
+        shell = stage.shell
+        shell.start()
+        await until(lambda: shell.view is not None and bool(shell.view.head.endpoint))
+        busy = canned.resident("Qwen3-8B", 9.1, {"gpu0": 9.1}, in_use=2)
+        stage.router.publish(residents=(busy,), models=canned.MODELS)
+        shell.menu.quit.trigger()
+        assert not stage.stop.is_set()
+        assert shell.panel.isVisible()
+        banner = shell.view.banner  # type: ignore[union-attr]
+        assert banner is not None
+        assert banner.title == "2 answers are being written"
+        stay = next(o.command for o in banner.options if o.label == "Stay")
+        shell.do(stay)
+        assert shell.view.banner is None  # type: ignore[union-attr]
+        shell.menu.quit.trigger()
+        idle = canned.resident("Qwen3-8B", 9.1, {"gpu0": 9.1})
+        stage.router.publish(residents=(idle,))
+        await until(lambda: shell.view.banner is None)  # type: ignore[union-attr]
+        assert not stage.stop.is_set()
+        stage.router.publish(residents=(busy,))
+        await until(lambda: bool(stage.router.snapshot.residents[0].in_use))
+        shell.menu.quit.trigger()
+        assert not stage.stop.is_set()
+        shell.menu.quit.trigger()  # who asks twice is sure
+        assert stage.stop.is_set()
+        stage.stop.clear()
+        shell.do(banner.options[0].command)
+        assert stage.stop.is_set()
+        await stage.close()
+
+    qloop(flow())
+
+
 def test_a_window_is_not_covered_by_the_panel(qloop: Run, qapp: QApplication, tmp_path: Path) -> None:
     async def flow() -> None:
         stage = Stage(qapp, tmp_path)
