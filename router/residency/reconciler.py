@@ -650,9 +650,8 @@ class Reconciler:
         if self.table.residents.pop(resident.id, None) is None:
             return
         self._unboard(resident)
-        self.table.freed.append(
-            Freed(self._loop.time(), bytes=dict(resident.charged), reserves=dict(resident.reserves))
-        )
+        unsettled = {device: resident.charged[device] for device in resident.reserves}
+        self.table.freed.append(Freed(self._loop.time(), dict(resident.charged), unsettled))
         if not resident.gone.done():
             resident.gone.set_result(None)
         self._desire()

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.router.residency.machine import ResidencyMachine
+from tests.router.residency.memory_machine import MemoryMachine
 
 FEW = settings(
     max_examples=150,
@@ -38,3 +39,14 @@ def test_everything_holds_whatever_happens():
 @pytest.mark.timeout(3600)
 def test_everything_holds_in_five_thousand_runs():
     run_state_machine_as_test(ResidencyMachine, settings=MANY)
+
+
+@pytest.mark.fault("F01")
+def test_memory_holds_whatever_happens():
+    run_state_machine_as_test(MemoryMachine, settings=settings(FEW, max_examples=100, stateful_step_count=30))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_memory_holds_in_five_thousand_runs():
+    run_state_machine_as_test(MemoryMachine, settings=settings(MANY, stateful_step_count=30))
