@@ -19,7 +19,8 @@ from router.engines.releases import Machine
 LINUX = Machine("linux", "x86_64", frozenset({"vulkan"}))
 TAG = "b100"
 
-#: A llama-server that only says who it is, whatever it is asked; what it reads beside itself shows that it was unpacked whole.
+#: A llama-server that only says who it is, whatever it is asked. What it reads beside itself shows that it
+#: was unpacked whole.
 PROGRAM = """#!/bin/sh
 beside="$(dirname "$0")/libllama.so"
 echo "version: 100 (abcdef) $(cat "$beside" 2>/dev/null || echo alone)"
