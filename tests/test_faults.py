@@ -81,12 +81,13 @@ COMPLETE: Final = (
     "lifecycle",
     "models",
     "packaging",
+    "policy",
     "residency",
     "security",
     "tray",
 )
 #: Faults of other areas that must have one as well.
-COMPLETE_TOO: Final = ("F02", "F04", "F05", "F07", "F16", "F21", "F23", "F28", "F30")
+COMPLETE_TOO: Final = ("F02", "F04", "F07", "F16", "F21", "F28", "F30")
 
 
 def named_faults(source: str) -> list[str]:
