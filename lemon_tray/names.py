@@ -40,9 +40,17 @@ def plain(text: str, limit: int = 300) -> str:
     if len(line) > limit:
         half = (limit - 1) // 2
         line = f"{line[:half]}…{line[-half:]}"
-    if any(unicodedata.bidirectional(c) in ("R", "AL") for c in line):
-        line = f"\N{FIRST STRONG ISOLATE}{line}\N{POP DIRECTIONAL ISOLATE}"
-    return line
+    return isolated(line) if is_right_to_left(line) else line
+
+
+def is_right_to_left(text: str) -> bool:
+    """It has letters that are written from right to left."""
+    return any(unicodedata.bidirectional(c) in ("R", "AL") for c in text)
+
+
+def isolated(text: str) -> str:
+    """`text` in its own direction, whatever stands beside it."""
+    return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
 
 
 def percent(fraction: float) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lemon_tray.names import Clock, base_url, local_clock, percent, plain
+from lemon_tray.names import Clock, base_url, is_right_to_left, isolated, local_clock, percent, plain
 from lemon_tray.present_banners import present_banners
 from lemon_tray.present_devices import Reading, device_labels, devices_note, present_bars
 from lemon_tray.present_engines import ENGINE
@@ -21,7 +21,7 @@ from lemon_tray.present_models import failed_rows, load_progress, models_note, r
 from lemon_tray.present_pool import present_pool
 from lemon_tray.view import Banner, BannerKind, Controls, FeedRow, Head, Mark, PanelView
 from lemon_tray.words import translate
-from router.snapshot import FeedEntry, NoticeView, ResidentState, ResidentView, Snapshot, Status
+from router.snapshot import NoticeView, ResidentState, ResidentView, Snapshot, Status
 from router.units import NBSP
 
 FEED_ROWS: Final = 30
@@ -92,7 +92,7 @@ def present(
         ),
         models_note=models_note(snapshot),
         controls=_controls(snapshot),
-        feed=tuple(_feed_row(e, clock) for e in sorted(snapshot.feed, key=lambda e: -e.id)[:FEED_ROWS]),
+        feed=_feed(snapshot, clock),
         menu=present_menu(snapshot, head, bars, pool, labels),
     )
 
@@ -163,7 +163,17 @@ def _controls(snapshot: Snapshot) -> Controls:
     return Controls(autosize=pool.autosize, auto_evict=pool.auto_evict, max_loaded=pool.configured_limit)
 
 
-def _feed_row(entry: FeedEntry, clock: Clock) -> FeedRow:
-    return FeedRow(
-        id=entry.id, time=clock(entry.time), text=plain(entry.message, 200), severity=entry.severity
-    )
+def _feed(snapshot: Snapshot, clock: Clock) -> tuple[FeedRow, ...]:
+    """The newest entries. Names written from right to left are kept from reordering the sentence."""
+    newest = sorted(snapshot.feed, key=lambda e: -e.id)[:FEED_ROWS]
+    names: list[str] = []
+    if any(is_right_to_left(e.message) for e in newest):
+        known = {plain_name for m in snapshot.models if is_right_to_left(plain_name := m.name)}
+        names = sorted(known, key=len, reverse=True)
+    rows = []
+    for entry in newest:
+        text = plain(entry.message, 200)
+        for name in names:
+            text = text.replace(name, isolated(name))
+        rows.append(FeedRow(id=entry.id, time=clock(entry.time), text=text, severity=entry.severity))
+    return tuple(rows)

@@ -365,6 +365,44 @@ def fetching() -> Snapshot:
     return engine(downloads=(DownloadView(f"GPU build {OFFER.id}", "running", 118 * MIB, 431 * MIB),))
 
 
+def right_to_left() -> Snapshot:
+    """Models whose names are written from right to left."""
+    shalom = resident("שלום-8B-Q4_K_M", 9.1, {"gpu0": 9.1}, tokens_per_s=78.4)
+    salam = resident("سلام-4B", 5.2, {"gpu0": 5.2}, state=ResidentState.LOADING, progress=0.43, waiting=1)
+    return snapshot(
+        status=Status.LOADING,
+        pool=pool(loaded=1, loading=1),
+        residents=(shalom, salam),
+        models=(
+            ModelView(shalom.model, "llm", gib(5.0), 8192),
+            ModelView(salam.model, "llm", gib(3.2), 8192),
+        ),
+        policies=(PolicyView("צ'אט", True, (shalom.model, salam.model), 2, shalom.model),),
+        devices=(device(0, "RTX 4090", {shalom.model: (9.1, 0), salam.model: (5.2, 3.0)}, 3.0),),
+        feed=(
+            entry(1, 5, "Loading سلام-4B on CUDA0: needs 5.2 GiB, 10.9 GiB is usable."),
+            entry(2, 5, "Unloaded שלום-8B-Q4_K_M from CUDA0 (7.4 GiB) to make room for سلام-4B."),
+        ),
+    )
+
+
+def routed() -> Snapshot:
+    """Policies at work."""
+    night = msgspec.structs.replace(POLICIES[0], name="night", enabled=False)
+    feed = (
+        entry(1, 1, "chat sent a request to Gemma-3-4B as its default.", code="route"),
+        entry(2, 3, "code sent 12 requests to Qwen3-8B by the rule python.", code="route"),
+        entry(
+            3,
+            4,
+            "chat sent a request to Qwen3-8B by the rule long; Gemma-3-4B gave way (its context is too "
+            "small).",
+            code="fallback",
+        ),
+    )
+    return msgspec.structs.replace(loading(), policies=(*WITH_UNKNOWN, night), feed=feed)
+
+
 STATES = {
     "loading": loading,
     "warning": warning,
@@ -377,4 +415,5 @@ STATES = {
     "full": full,
     "engine": engine,
     "fetching": fetching,
+    "right-to-left": right_to_left,
 }

@@ -80,3 +80,9 @@ def test_the_feed_shows_the_newest_first() -> None:
     assert [r.text for r in rows[:2]] == ["entry 49", "entry 48"]
     assert rows[0].time == "t49"
     assert len(rows) == 30
+
+
+def test_a_name_written_from_right_to_left_does_not_reorder_a_decision() -> None:
+    rows = view_of(canned.right_to_left()).feed
+    assert "\u2068שלום-8B-Q4_K_M\u2069 from CUDA0" in rows[0].text
+    assert rows[0].text.endswith("\u2068سلام-4B\u2069.\u2069")
