@@ -7,6 +7,7 @@ end, the place on the PCI bus, the name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,8 +76,9 @@ def match_devices(
 ) -> Reach:
     """Bring the machine's GPUs and an engine's list together.
 
-    `environ` is the environment that the engine was probed in: a variable of visible devices there says which
-    of the machine's it listed, and in what order. `known` may hold the host, which is passed over.
+    `environ` is the environment that the engine was probed in, this process's own if None: a variable of
+    visible devices there says which of the machine's it listed, and in what order. `known` may hold the host,
+    which is passed over.
 
     A device that an engine lists under two back ends is used by the maker's own. One that cannot be told for
     sure is left among the unknown, rather than booked on another's account.
@@ -91,7 +93,7 @@ def match_devices(
     for backend in ordered:
         devices = sorted(by_backend[backend], key=_number)
         candidates = [gpu for gpu in gpus if _may_be(gpu, backend)]
-        candidates = _visible(candidates, backend, environ or {})
+        candidates = _visible(candidates, backend, os.environ if environ is None else environ)
         pairs = _pair(candidates, devices, by_bus=backend in _BY_BUS)
         for device in devices:
             gpu = pairs.get(device.name)

@@ -25,6 +25,12 @@ VISIBLE = "0,0"
 HOW = "python3 dev.py test --vulkan fetches it"
 
 
+def set_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("GGML_VK_VISIBLE_DEVICES", VISIBLE)
+    # The driver takes seconds to compile a kernel, and has it at once the next time.
+    patch.setenv("MESA_SHADER_CACHE_DIR", str(CACHE / "shaders"))
+
+
 @functools.cache
 def unusable(folder: str) -> str:
     """Why the program cannot be used here; "" if it can. It is loaded once with a tiny model to see that."""
@@ -54,7 +60,7 @@ def unusable(folder: str) -> str:
 def software_devices(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Name the devices for this session; skip where they are not there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GGML_VK_VISIBLE_DEVICES", VISIBLE)
+        set_up(patch)
         reason = unusable(str(tmp_path_factory.mktemp("look")))
     if reason:
         pytest.skip(f"no Vulkan here: {reason}")
@@ -62,7 +68,7 @@ def software_devices(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", VISIBLE)
+    set_up(monkeypatch)
 
 
 @pytest.fixture

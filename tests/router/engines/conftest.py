@@ -79,7 +79,7 @@ def server(tmp_path: Path) -> Server:
     """Makes programs that pretend to be a llama-server, each in a mode."""
 
     def make(mode: str, name: str = "llama-server") -> Path:
-        folder = tmp_path / "a folder" / mode
+        folder = tmp_path / "山 'q' \"d\" $HOME ;x" / mode
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mode").write_text(mode)
         program = folder / name

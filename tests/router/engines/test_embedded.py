@@ -36,6 +36,7 @@ async def ask(worker: Worker, path: str, body: Any = None, key: str | None = Non
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0}
 
 
+@pytest.mark.fault("F34")
 def test_a_model_is_loaded_asked_and_stopped_on_every_loop(on_loop: Run, tiny: Path) -> None:
     async def main() -> None:
         engine = EmbeddedEngine()

@@ -49,6 +49,7 @@ async def external(tmp_path: Path, server: Server) -> AsyncIterator[Make]:
     gc.collect()
 
 
+PATH = "/m/山 月 ü 'q' \"d\" $HOME ;x/模型.gguf"
 REACH = {
     "card": EngineDevice("Vulkan0", "vulkan", "Card", 0),
     "other": EngineDevice("Vulkan1", "vulkan", "Other", 0),
@@ -80,6 +81,7 @@ async def told(engine: ExternalEngine, **rest: Any) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.fault("F34")
 async def test_what_it_is_told(external: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "9")
     monkeypatch.setenv("LLAMA_API_KEY", "the user's")
@@ -87,7 +89,7 @@ async def test_what_it_is_told(external: Make, monkeypatch: pytest.MonkeyPatch) 
     engine.use(REACH)
     report = await told(
         engine,
-        path="/m/ü 模型.gguf",
+        path=PATH,
         devices=("other", "card"),
         tensor_split=(3.0, 1.0),
         n_gpu_layers=7,
@@ -100,7 +102,7 @@ async def test_what_it_is_told(external: Make, monkeypatch: pytest.MonkeyPatch) 
     )
     worker, argv = report["worker"], report["argv"][1:]
     for pair in (
-        ("--model", "/m/ü 模型.gguf"),
+        ("--model", PATH),
         ("--alias", "tiny"),
         ("--host", "127.0.0.1"),
         ("--port", "0"),
