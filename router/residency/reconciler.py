@@ -27,12 +27,13 @@ from router.errors import (
     Unavailable,
 )
 from router.policy.document import Policy
+from router.residency.admitting import Preview
 from router.residency.desire import Desired, desire
 from router.residency.feed import Feed
 from router.residency.narrate import Narrator
 from router.residency.pace import Pace
 from router.residency.placement import Placer
-from router.residency.plan import Preview, plan, preview
+from router.residency.plan import plan, preview
 from router.residency.table import Lease, Resident, Table, Waiter
 from router.residency.world import (
     Action,

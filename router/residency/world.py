@@ -129,8 +129,8 @@ class Failure(Struct, frozen=True):
 class Freed(Struct, frozen=True):
     """Bytes of a process that exited at `at`: a reading begun before does not show them as free yet.
 
-    `reserves` are those of a process that had not settled: until a sample is begun late enough to show all that
-    it did, memory may seem free that it has taken and not given back.
+    `reserves` are those of a process that had not settled: until a sample is begun late enough to show all
+    that it did, memory may seem free that it has taken and not given back.
     """
 
     at: float

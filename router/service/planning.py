@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from router.catalog.model import Model
-from router.residency.plan import Preview
+from router.residency.admitting import Preview
 from router.service.placing import Layout
 
 

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from msgspec import structs
 
-from router.residency.plan import EVICTING, READY, _Planner, _Resident
+from router.catalog.model import Model
+from router.catalog.options import LoadOptions
+from router.engines.base import Worker
+from router.residency.admission import Choice
+from router.residency.board import EVICTING, READY, Planned
+from router.residency.desire import Desired
+from router.residency.plan import _Planner
 from router.residency.table import Lease, Resident, Waiter
-from router.residency.world import Evict, Plan, ResidentRow, Why
+from router.residency.world import Evict, Plan, ResidentRow, WaiterRow, Why, World
 from tests.router.residency.machine import ResidencyMachine, Violation, WatchedReconciler
+from tests.router.residency.memory_machine import MemoryMachine, MemoryReconciler
 
 RUNS = settings(
     max_examples=1500,
@@ -46,12 +54,12 @@ class NoRecheckAtCommit(_Planner):
 
 
 class LoadingIsEvictable(_Planner):
-    def _is_unwanted_load(self, resident: _Resident) -> bool:
+    def _is_unwanted_load(self, resident: Planned) -> bool:
         return resident.state is not READY and resident.state is not EVICTING
 
 
 class BusyIsEvictable(_Planner):
-    def _let_go(self, resident: _Resident, why: Why, room_for: str | None = None) -> None:
+    def _let_go(self, resident: Planned, why: Why, room_for: str | None = None) -> None:
         resident.state = EVICTING
         self.actions.append(Evict(resident.row.id, why, room_for))
 
@@ -123,6 +131,41 @@ class OldStatePublishes(WatchedReconciler):
             self._loop.call_later(0.01, setattr, self, "desired", before)
 
 
+class ClaimedMemoryIsFree(_Planner):
+    """What a load waits for is anybody's."""
+
+    def __init__(self, desired: Desired, world: World, now: float) -> None:
+        super().__init__(desired, world, now)
+        take = self.memory.take
+        self.memory.take = lambda placement, *, claim: None if claim else take(placement, claim=claim)
+
+
+class VictimsAreAnybody(_Planner):
+    """Whoever was used the longest time ago goes first, wherever it is."""
+
+    def _who_may_go(self, waiter: WaiterRow) -> tuple[list[Planned], list[Planned], list[Planned]]:
+        idle, busy, later = super()._who_may_go(waiter)
+        self.idle = idle
+        return idle, busy, later
+
+    def _choose(self, model: Model, options: LoadOptions, waiter: WaiterRow) -> Choice | None:
+        choice = super()._choose(model, options, waiter)
+        if choice is None or not choice.victims or choice.victims[0] not in self.idle:
+            return choice
+        return structs.replace(choice, victims=(self.idle[0], *choice.victims[1:]))
+
+
+class ChargeEndsWithTheOrderToStop(_Planner):
+    """A process that has been told to stop no longer counts."""
+
+    def __init__(self, desired: Desired, world: World, now: float) -> None:
+        rows = tuple(
+            structs.replace(row, bytes={}, reserves={}) if row.state is EVICTING else row
+            for row in world.residents
+        )
+        super().__init__(desired, structs.replace(world, residents=rows), now)
+
+
 PLANS = [
     (NoRecheckAtCommit, "pool_within_limit"),
     (LoadingIsEvictable, "no_loading_victim"),
@@ -141,13 +184,31 @@ RECONCILERS = [
 ]
 
 
-def caught(machine: type[ResidencyMachine]) -> str:
+def caught(machine: type[RuleBasedStateMachine]) -> str:
     """The name of the invariant that stopped the machine."""
     try:
         run_state_machine_as_test(machine, settings=RUNS)
     except Violation as violation:
         return violation.name
     return "nothing"
+
+
+# Broken bookkeeping
+
+
+class ReserveEndsAtReady(MemoryReconciler):
+    """What a load has taken is believed to be shown as soon as it is ready."""
+
+    def _book_ready(self, resident: Resident, worker: Worker) -> None:
+        resident.reserves = {}
+        super()._book_ready(resident, worker)
+
+
+MEMORY_PLANS = [
+    (ClaimedMemoryIsFree, "claims_are_kept"),
+    (VictimsAreAnybody, "victims_on_short_devices"),
+    (ChargeEndsWithTheOrderToStop, "charges_hold_until_exit"),
+]
 
 
 @pytest.mark.parametrize(("planner", "invariant"), PLANS, ids=[p.__name__ for p, _ in PLANS])
@@ -166,3 +227,27 @@ def test_a_broken_reconciler_is_caught(reconciler: type[WatchedReconciler], inva
         reconciler_class = reconciler
 
     assert caught(Broken) in invariant
+
+
+@pytest.mark.parametrize(("planner", "invariant"), MEMORY_PLANS, ids=[p.__name__ for p, _ in MEMORY_PLANS])
+def test_a_plan_with_broken_admission_is_caught(planner: type[_Planner], invariant: str):
+    class Broken(MemoryMachine):
+        @staticmethod
+        def planner(*args: Any) -> Plan:
+            return planner(*args).run()
+
+    assert caught(Broken) == invariant
+
+
+def test_a_reserve_that_ends_at_ready_is_caught():
+    class Broken(MemoryMachine):
+        reconciler_class = ReserveEndsAtReady
+
+    assert caught(Broken) == "no_device_over_memory"
+
+
+def test_use_that_is_read_after_what_is_free_is_caught():
+    class Broken(MemoryMachine):
+        use_first = False
+
+    assert caught(Broken) == "no_device_over_memory"
