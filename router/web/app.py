@@ -121,9 +121,8 @@ def _add_route(app: web.Application, call: Call, path: str) -> None:
 
 async def _let_pages_read(request: web.Request, response: web.StreamResponse) -> None:
     """A page that may call may read the answer, an error or a stream as well."""
-    origin = request.get(CORS)
-    if origin is not None:
-        response.headers.update(security.cors_headers(origin))
+    if hdrs.ORIGIN in request.headers and CORS in request:
+        response.headers.update(security.cors_headers(request[CORS]))
 
 
 async def _expect(request: web.Request) -> None:

@@ -15,9 +15,6 @@ from router.web.options import WebOptions
 
 Body = bytes | bytearray
 
-#: How many bytes of the total a request takes part in.
-HELD: Final = web.RequestKey("held", int)
-
 _RETRY_S: Final = 2.0
 # zlib's word for "gzip or zlib, whichever the header says".
 _ANY_WRAPPER: Final = zlib.MAX_WBITS | 32
@@ -44,6 +41,8 @@ class Bodies:
         self._options = options
         self._total = total
         self.held = 0
+        # By the request's identity: each is let go before it ends.
+        self._parts: dict[int, int] = {}
 
     async def read(self, request: web.Request, limit: int | None = None) -> Body:
         """The whole body. Its bytes count until `let_go`.
@@ -73,15 +72,15 @@ class Bodies:
 
     def let_go(self, request: web.Request) -> None:
         """The request's body is no longer held. Idempotent."""
-        self.held -= request.get(HELD, 0)
-        request[HELD] = 0
+        self.held -= self._parts.pop(id(request), 0)
 
     async def _receive(self, request: web.Request, length: int | None, most: int) -> Body:
         stream = request.content
         if length is not None:
             self._take(request, length)
         try:
-            first = await self._next(stream)
+            # Small bodies have come with the head.
+            first = stream.read_nowait()
             if len(first) == length:
                 return first
             body = bytearray(first)
@@ -120,7 +119,8 @@ class Bodies:
         return whole
 
     def _take(self, request: web.Request, size: int) -> None:
-        others = self.held - request.get(HELD, 0)
+        part = self._parts.get(id(request), 0)
+        others = self.held - part
         if others and self.held + size > self._total():
             raise Unavailable(
                 "The bodies of other requests take all the memory that is meant for them. Try again.",
@@ -129,7 +129,7 @@ class Bodies:
                 retry_after_s=_RETRY_S,
             )
         self.held += size
-        request[HELD] = request.get(HELD, 0) + size
+        self._parts[id(request)] = part + size
 
 
 def _inflate(body: Body, bound: int) -> bytes:
