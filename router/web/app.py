@@ -21,10 +21,11 @@ from router.web.connection import Connection
 from router.web.engines import EngineCalls
 from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
-from router.web.inference import FAILED, MODEL, ROUTE, ROUTE_HEADER, Inference
+from router.web.inference import ROUTE_HEADER, Inference
 from router.web.inflight import Inflight
 from router.web.keys import Keys, given_key
 from router.web.metrics import Metrics
+from router.web.notes import NOTES, Notes
 from router.web.openapi import document
 from router.web.options import WebOptions
 from router.web.ports import open_sockets
@@ -34,8 +35,6 @@ from router.web.upload import Bodies
 
 log = logging.getLogger("router.web")
 
-#: The origin of a page elsewhere that may call.
-CORS: Final = web.RequestKey("cors", str)
 #: Answered without a key: it tells nothing.
 _OPEN: Final = frozenset({"/live"})
 
@@ -121,8 +120,9 @@ def _add_route(app: web.Application, call: Call, path: str) -> None:
 
 async def _let_pages_read(request: web.Request, response: web.StreamResponse) -> None:
     """A page that may call may read the answer, an error or a stream as well."""
-    if hdrs.ORIGIN in request.headers and CORS in request:
-        response.headers.update(security.cors_headers(request[CORS]))
+    origin = request[NOTES].origin
+    if origin:
+        response.headers.update(security.cors_headers(origin))
 
 
 async def _expect(request: web.Request) -> None:
@@ -149,11 +149,11 @@ def _guard(parts: _Parts) -> Middleware:
         began = loop.time()
         status = _CLIENT_LEFT
         task = None
+        notes = request[NOTES] = Notes()
         try:
             try:
                 origin = security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
-                if origin is not None:
-                    request[CORS] = origin
+                notes.origin = origin or ""
                 task = parts.inflight.enter()
                 asked = security.preflight(request) if origin is not None else None
                 if asked is None and _needs_key(request, parts):
@@ -171,8 +171,8 @@ def _guard(parts: _Parts) -> Middleware:
             if not response.prepared and request.writer.output_size > 0:
                 # Part of another answer is out: only the cut connection can tell that it failed.
                 raise ConnectionResetError("an answer could not be completed")
-            if ROUTE in request and not response.prepared:
-                response.headers[ROUTE_HEADER] = request[ROUTE]
+            if notes.route and not response.prepared:
+                response.headers[ROUTE_HEADER] = notes.route
             if parts.inflight.closing and not response.prepared:
                 response.force_close()
             status = response.status
@@ -180,7 +180,7 @@ def _guard(parts: _Parts) -> Middleware:
         finally:
             parts.inflight.leave(task)
             parts.bodies.let_go(request)
-            _note(request, status, loop.time() - began, parts.tally)
+            _note(request, notes, status, loop.time() - began, parts.tally)
 
     return guard
 
@@ -204,10 +204,9 @@ def _for_http(exc: web.HTTPException, request: web.Request, parts: _Parts) -> we
     return response_for_http(exc, request, parts.options.max_body)
 
 
-def _note(request: web.Request, status: int, seconds: float, tally: Tally) -> None:
+def _note(request: web.Request, notes: Notes, status: int, seconds: float, tally: Tally) -> None:
     path = request.rel_url.raw_path
-    model = request.get(MODEL, "")
-    tally.request(model, status, seconds)
+    tally.request(notes.model, status, seconds)
     level = logging.DEBUG if path in _QUIET and status < 400 else logging.INFO
     if log.isEnabledFor(level):
         # The path only: a query may carry a key. Its raw form has no line breaks.
@@ -217,8 +216,8 @@ def _note(request: web.Request, status: int, seconds: float, tally: Tally) -> No
             request.method,
             path[:200],
             status,
-            f" ({request[FAILED]} after the headers)" if FAILED in request else "",
-            model or "-",
+            f" ({notes.failed} after the headers)" if notes.failed else "",
+            notes.model or "-",
             seconds * 1000,
         )
 

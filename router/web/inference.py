@@ -20,6 +20,7 @@ from router.policy.document import Policy
 from router.web import embeddings, requests
 from router.web.api import Lease, RouterApi
 from router.web.errors import WorkerError
+from router.web.notes import NOTES
 from router.web.options import WebOptions
 from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Silent, UpstreamError
 from router.web.requests import Fields
@@ -33,11 +34,6 @@ log = logging.getLogger(__name__)
 
 ROUTE_HEADER: Final = "x-lemonade-route"
 ROUTE_MEMBER: Final = "x_lemonade_route"
-
-# What a handler tells of its request: the model, the route's header, the code of an error after the headers.
-MODEL: Final = web.RequestKey("model", str)
-ROUTE: Final = web.RequestKey("route", str)
-FAILED: Final = web.RequestKey("failed", str)
 
 _EVENT_STREAM: Final = "text/event-stream"
 # What an engine says that has no such path.
@@ -150,7 +146,7 @@ class Inference:
         except RouterError as error:
             if not stream.started:
                 raise
-            request[FAILED] = error.code
+            request[NOTES].failed = error.code
             return await stream.fail(error)
         except ConnectionError:
             raise
@@ -174,9 +170,9 @@ class Inference:
         route = None
         if isinstance(target, Policy):
             route = await self._routing.choose(target, body)
-            request[ROUTE] = route.header
+            request[NOTES].route = route.header
             target = self._routing.first(route, kind.type)
-        request[MODEL] = target.name
+        request[NOTES].model = target.name
         if target.type != kind.type:
             raise BadRequest(
                 f"{target.name} is {_TYPE_NAMES.get(target.type, target.type)}; {kind.path} needs "
@@ -196,7 +192,7 @@ class Inference:
             except GivesWay:
                 assert job.route is not None
                 job.name = self._routing.candidate(job.route).name
-                request[MODEL] = job.name
+                request[NOTES].model = job.name
                 job.body = await requests.rewritten(job.body, self._options, model=job.name)
 
     async def _answer_by(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
@@ -365,7 +361,7 @@ class Inference:
         except (UpstreamError, RouterError) as exc:
             # Too late for a status. A connection cut short is how HTTP says that an answer is not whole.
             log.warning("An answer of %s was cut short: %s", job.name, exc)
-            request[FAILED] = "cut_short"
+            request[NOTES].failed = "cut_short"
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("the answer could not be completed") from exc

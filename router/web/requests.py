@@ -77,6 +77,8 @@ def check_content_type(declared: str) -> None:
     Raises:
         BadRequest: naming the header.
     """
+    if declared == "application/json":
+        return
     kind, _, parameters = declared.partition(";")
     if kind.strip().lower().startswith("multipart/"):
         raise BadRequest("The body must be JSON, not a multipart form.", param="Content-Type")

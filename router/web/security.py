@@ -41,7 +41,11 @@ def check(
         Forbidden: the host is not ours, or the call crosses origins.
     """
     host = _host_header(request)
-    if host is not None and not is_ours(host, bound_hosts, _own_address(request)):
+    if (
+        host is not None
+        and host_of(host) not in _LOOPBACK_NAMES
+        and not is_ours(host, bound_hosts, _own_address(request))
+    ):
         raise Forbidden(
             f"The host {host[:100]!r} is not an address of this endpoint. Use localhost or 127.0.0.1.",
             code="forbidden_host",
