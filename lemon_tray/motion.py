@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from PySide6.QtCore import QAbstractAnimation, QEasingCurve, QVariantAnimation
 from PySide6.QtWidgets import QWidget
+
+FRAME_MS: Final = 30
+"""Least time between two steps: a third of what the screen could show looks as smooth on so short a way."""
 
 
 class Motion(QVariantAnimation):
@@ -15,6 +20,7 @@ class Motion(QVariantAnimation):
     def __init__(self, widget: QWidget, at: float = 0.0) -> None:
         super().__init__(widget)
         self.at = at
+        self._drawn_ms = 0
         self._widget = widget
         self.setEasingCurve(QEasingCurve.Type.OutCubic)
         self.valueChanged.connect(self._step)
@@ -26,6 +32,7 @@ class Motion(QVariantAnimation):
         self.setStartValue(float(begin))
         self.setEndValue(float(goal))
         self.setDuration(ms if self._widget.isVisible() else 0)
+        self._drawn_ms = -FRAME_MS
         self.start()
 
     def finish(self) -> None:
@@ -36,6 +43,11 @@ class Motion(QVariantAnimation):
 
     def _step(self, value: object) -> None:
         assert isinstance(value, float)
+        now = self.currentTime()
+        running = self.state() is QAbstractAnimation.State.Running
+        if running and now - self._drawn_ms < FRAME_MS and now < self.duration():
+            return
+        self._drawn_ms = now
         if value != self.at:
             self.at = value
             self._widget.update()

@@ -368,7 +368,7 @@ def fetching() -> Snapshot:
 def right_to_left() -> Snapshot:
     """Models whose names are written from right to left."""
     shalom = resident("שלום-8B-Q4_K_M", 9.1, {"gpu0": 9.1}, tokens_per_s=78.4)
-    salam = resident("سلام-4B", 5.2, {"gpu0": 5.2}, state=ResidentState.LOADING, progress=0.43, waiting=1)
+    salam = resident("سلام-4B", 5.2, {"gpu0": 5.2}, state=ResidentState.LOADING, progress=0.43)
     return snapshot(
         status=Status.LOADING,
         pool=pool(loaded=1, loading=1),
