@@ -136,6 +136,7 @@ class Router:
         self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
         self._tasks = Tasks()
         self._sources: Sequence[Source] = ()
+        self._wanted = Wanted()
         self._measured = Measured(paths.state_dir / "measured.json")
         self._placing = Placing(self._measured, check_args=check_arguments)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
@@ -187,14 +188,13 @@ class Router:
             in_use=self._engine.is_used,
         )
         await asyncio.to_thread(self._measured.load)
-        wanted = Wanted()
         self._reconciler = Reconciler(
-            engine, self._placing, self._store.settings, self._publish, want_sample=wanted.set
+            engine, self._placing, self._store.settings, self._publish, want_sample=self._wanted.set
         )
         first = await self._devices.read()
         self._observe(first, True)
         self._tasks.spawn(
-            keep_reading(self._devices, first, self._observe, self._is_moving_memory, wanted.wait),
+            keep_reading(self._devices, first, self._observe, self._is_moving_memory, self._wanted.wait),
             "device readings",
         )
         await asyncio.to_thread(self._policies.load)
@@ -204,6 +204,9 @@ class Router:
             self._tasks.spawn(self._engines.start(), "first look at engines"),
         )
         await asyncio.wait(first_looks, timeout=FIRST_LOOKS_S)
+        if self._engine.unknown_devices():
+            # Only the engine knows them: nothing must be placed before they are among the readings.
+            self._observe(await self._devices.read(), True)
         settings = self._store.settings
         await self._endpoint.start(settings.host, settings.port)
         for watch, name in (
@@ -301,6 +304,7 @@ class Router:
 
     def _reach_changed(self, fleet: Fleet) -> None:
         self._placing.use(fleet.reach.all)
+        self._wanted.set()
         self._size_models()
         if self._reconciler is not None:
             self._reconciler.kick()
