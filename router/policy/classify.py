@@ -36,7 +36,8 @@ from router.policy.vectors import Vector, Vectors, cosine, unit
 log = logging.getLogger("router.policy")
 
 LARGE_TEXT: Final = 64 << 10
-"""Characters from which on a text is looked at off the loop."""
+LARGE_WORK: Final = 2_000_000
+"""Characters, and characters times what is looked for, from which on a text is looked at off the loop."""
 SEARCHES_S: Final = 1.0
 """Seconds that all slow searches of one decision may take together."""
 SHOWN_TEXT: Final = 6_000
@@ -89,8 +90,9 @@ class Decider:
         running = evaluation(policy, view)
         searches = _Searches(self._searches, view.text)
         answer: Answer = None
+        large = len(view.text) > LARGE_TEXT or len(view.text) * policy.breadth > LARGE_WORK
         while True:
-            if len(view.text) > LARGE_TEXT:
+            if large:
                 step = await asyncio.to_thread(_step, running, answer)
             else:
                 step = _step(running, answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -120,7 +120,7 @@ class Policy(Struct, frozen=True):
     `helpers` are the models that its classifiers ask.
 
     With `fallback`, a candidate that cannot answer gives way to the next one; from a local to a remote one
-    only with `fallback_remote`.
+    only with `fallback_remote`. `breadth` is how many words and expressions its rules look for.
     """
 
     name: str
@@ -133,10 +133,17 @@ class Policy(Struct, frozen=True):
     classifiers: tuple[Classifier, ...] = ()
     fallback: bool = False
     fallback_remote: bool = False
+    breadth: int = 0
 
     def classifier(self, id: str) -> Classifier:
         """Its classifier of that id; a parsed policy has every one that its rules name."""
         return next(c for c in self.classifiers if c.id == id)
+
+
+def breadth(rules: Iterable[Rule]) -> int:
+    """How many words and expressions rules look for in a text."""
+    leaves = (leaf for rule in rules for leaf in conditions(rule.match))
+    return sum(len(leaf.words) if isinstance(leaf, Keywords) else 1 for leaf in leaves)
 
 
 def conditions(match: Match) -> Iterator[Condition]:

@@ -26,6 +26,7 @@ from router.policy.document import (
     Regex,
     Rule,
     Score,
+    breadth,
 )
 from router.policy.schema import PolicyFault, check_form, expected, fault, shown
 
@@ -38,7 +39,8 @@ MAX_DEPTH: Final = 64
 MAX_SIZE: Final = 4 << 20
 MAX_VALUES: Final = 200_000
 MAX_NESTING: Final = 200
-"""Bounds on a document: bytes, values in it, and how deep they are nested."""
+MAX_EXPRESSIONS: Final = 500
+"""Bounds on a document: bytes, values in it, how deep they are nested, regular expressions."""
 
 ROUTER_ID: Final = "__router"
 
@@ -173,18 +175,34 @@ def _policy(root: Mapping[str, Any]) -> Policy:
     elif "rules" not in routing:
         raise PolicyFault('$.routing: the key "rules" is missing (or "router" instead)', param="$.routing")
     classifiers = _classifiers(routing.get("classifiers", []), components)
+    _check_expressions([rule["match"] for rule in routing["rules"]])
+    rules = _rules(routing["rules"], candidates, classifiers)
     return Policy(
         name=name,
         components=components,
         candidates=candidates,
         default_model=default,
-        rules=_rules(routing["rules"], candidates, classifiers),
+        rules=rules,
         enabled=root.get("enabled", True),
         helpers=tuple(dict.fromkeys(c.model for c in classifiers.values())),
         classifiers=tuple(classifiers.values()),
         fallback=routing.get("fallback", False),
         fallback_remote=routing.get("fallback_remote", False),
+        breadth=breadth(rules),
     )
+
+
+def _check_expressions(value: Any) -> None:
+    """Each takes a moment to be understood; so many of them would take long."""
+    level, count = [value], 0
+    while level:
+        count += sum("regex" in each for each in level if isinstance(each, dict))
+        level = list(_inner(level))
+    if count > MAX_EXPRESSIONS:
+        raise PolicyFault(
+            f"$.routing.rules: they have {count} regular expressions; at most {MAX_EXPRESSIONS} are read",
+            param="$.routing.rules",
+        )
 
 
 def _classifiers(items: list[dict[str, Any]], components: Collection[str]) -> dict[str, Classifier]:

@@ -246,23 +246,43 @@ async def test_a_candidate_that_cannot_load_gives_way(tmp_path: Path, models: Pa
         assert router.told("fallback") == ["beta"]
 
 
+@pytest.mark.fault("F05")
+@pytest.mark.fault("F23")
 async def test_policies_change_while_requests_run(router: Live) -> None:
     """A request keeps the policy that it began with, whatever becomes of it."""
     await router.post("/v1/pull", document("auto", {"rules": []}))
-    async with router.stream("auto", tokens=60) as first:
+    async with router.stream("auto") as first:
         await first.event()
         await router.post("/v1/pull", document("auto", {"rules": [], "default_model": "beta"}))
         assert (await ask(router, "auto", "hi"))[1] == "beta"
         await router.post("/internal/policies/auto", {"enabled": False})
         off = await router.post("/v1/chat/completions", request("auto"), status=404)
         assert off["error"]["code"] == "policy_disabled"
+        await router.until(lambda s: s.pool.candidate_floor == 0)
         exported = await router.get("/internal/policies/auto")
         assert exported["routing"]["default_model"] == "beta"
         assert exported["enabled"] is False
         await router.post("/internal/policies/auto", {"enabled": True})
+        await router.until(lambda s: s.pool.candidate_floor == 2)
+        # Its file is edited by hand: first into nonsense, then into another policy.
+        (file,) = router.router._paths.policies_dir.iterdir()
+        written = file.read_text()
+        file.write_text(written.replace('"default_model"', '"default"'))
+        router.router._policies.wake()
+        said = await router.until(lambda s: any("$.routing" in problem for problem in s.problems))
+        assert said.pool.candidate_floor == 2
+        assert (await ask(router, "auto", "hi"))[1] == "beta"
+        file.write_text(written.replace('"auto"', '"renamed"'))
+        router.router._policies.wake()
+        await router.until(lambda s: [p.name for p in s.policies] == ["renamed"] and not s.problems)
+        assert (await ask(router, "renamed", "hi"))[1] == "beta"
+        file.write_text(written)
+        router.router._policies.wake()
+        await router.until(lambda s: [p.name for p in s.policies] == ["auto"])
         await router.post("/v1/delete", {"model_name": "auto"})
         await router.post("/v1/chat/completions", request("auto"), status=404)
-        assert (await first.rest())[-1] == "[DONE]"
+        await router.until(lambda s: s.pool.candidate_floor == 0 and s.pool.effective_limit == 1)
+        assert "choices" in json.loads(await first.event())
 
 
 async def test_decisions_are_counted_and_told(router: Live) -> None:

@@ -67,6 +67,8 @@ async def decider(helpers: FakeHelpers, tmp_path: Path) -> AsyncIterator[Decider
 
 def policy(*classifiers: dict[str, Any], rules: list[dict[str, Any]] | None = None, **routing: Any) -> Policy:
     given: dict[str, Any] = {"candidates": ["a", "b"], "default_model": "a", **routing}
+    if rules is not None:
+        given["rules"] = rules
     if classifiers:
         given["classifiers"] = list(classifiers)
         given["rules"] = rules or [
@@ -480,3 +482,22 @@ async def test_a_large_text_is_looked_at_off_the_loop(
     await decided(decider, searching("x"), "y" * 100)
     await decided(decider, searching("x"), "y" * 200_000)
     assert seen == [True, False, False]
+
+
+async def test_a_policy_of_many_words_is_looked_at_off_the_loop(
+    decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    real = classify._step
+
+    def step(*args: Any) -> Any:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return real(*args)
+
+    monkeypatch.setattr(classify, "_step", step)
+    words = [f"word {n}" for n in range(10_000)]
+    wide = policy(rules=[{"id": "r", "match": {"not": {"keywords_any": words}}, "route_to": "b"}])
+    assert wide.breadth == 10_000
+    await decided(decider, wide, "short")
+    await decided(decider, wide, "x" * 2_000)
+    assert seen == [True, False]

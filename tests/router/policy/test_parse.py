@@ -250,6 +250,14 @@ def test_a_document_that_is_too_large_is_refused(path: str, value: Any, words: s
         parse_policy(json.dumps(changed(path, value)).encode())
 
 
+def test_so_many_expressions_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.policy.ecma.check", lambda source: pytest.fail("it was read"))
+    match = {"any": [{"not": {"regex": f"{n}"}} for n in range(501)]}
+    with pytest.raises(PolicyFault, match="501 regular expressions; at most 500") as caught:
+        parse_policy(changed("routing.rules.0.match", match))
+    assert caught.value.param == "$.routing.rules"
+
+
 def test_nesting_is_bounded_wherever_it_is() -> None:
     deep: Any = {}
     for _ in range(5_000):
