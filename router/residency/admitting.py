@@ -65,7 +65,8 @@ class Admitting(Board):
         if standard and self._refuse_if_pinned(model.name, model.type):
             return
         in_flight = sum(r.state is LOADING for r in self.residents)
-        if in_flight >= self.settings.max_parallel_loads:
+        is_full = in_flight >= self.settings.max_parallel_loads
+        if is_full and model.name not in self.world.intents:
             if not self._refuse_to_wait(model.name, "other models load"):
                 self._claim(model.name, model.type if standard else None, "waits while other models load")
             return
@@ -73,7 +74,7 @@ class Admitting(Board):
         options = self._complete(model, asked)
         if not self.memory.is_fresh:
             self._await_sample()
-            self._spare_likely_victims(model, options, waiter, standard)
+            self._prepare(model, options, waiter, standard)
             self._claim(model.name, model.type if standard else None, "waits for a reading of the devices")
             return
         try:
@@ -114,7 +115,7 @@ class Admitting(Board):
             self._end_standard(surplus, Why.MAKE_ROOM, room_for=model.name)
         if standard and slot is not Slot.OPEN:
             slot = self._slot(model.type, ())
-        if slot is Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None:
+        if slot is Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None and not is_full:
             self._start(model, asked, options, standard, placement)
             return
         self._keep_place(model.name, model.type if standard else None, choice.outcome, victims, surplus)
@@ -181,17 +182,15 @@ class Admitting(Board):
         Raises:
             RouterError: it cannot be laid out at all.
         """
-        intent = self.world.intents.get(model.name)
-        kept = intent.placement if intent is not None and intent.options == options else None
+        kept = self._kept(model, options)
         ask = self._asker(model, options)
         if self.settings.admission == "proceed":
             best = next(iter(ask(self.memory.now)), None)
             return Choice(Outcome.FITS, best) if best else Choice(Outcome.NEVER, None)
         idle, busy, later = self._who_may_go(waiter)
         memory = self.memory
-        if model.name in self.world.short:
-            return self._choose_after_all(ask, idle, kept)
-        choice = choose(ask, memory, idle, busy, later, kept)
+        first = self._empty_for(ask, idle, kept) if model.name in self.world.short else None
+        choice = first or choose(ask, memory, idle, busy, later, kept)
         if choice.outcome is Outcome.COMING:
             self._await_sample()
             self.deadlines += [f.at + RECOVERY_S for f in self.world.freed if f.at + RECOVERY_S > self.now]
@@ -208,6 +207,11 @@ class Admitting(Board):
             if waiter.wants is not Wants.HELPER or member.wants is Wants.HELPER:
                 self._refuse(member, error)
         return None
+
+    def _kept(self, model: Model, options: LoadOptions) -> Placement | None:
+        """The layout for which the model waited already."""
+        intent = self.world.intents.get(model.name)
+        return intent.placement if intent is not None and intent.options == options else None
 
     def _asker(self, model: Model, options: LoadOptions) -> Ask:
         """Asks for the model's layouts. An automatic context leaves room for its policies' candidates."""
@@ -229,7 +233,11 @@ class Admitting(Board):
                 wanted = self._complete(other, NO_OPTIONS)
                 if wanted.ctx_size == CTX_AUTO or other.header is None:
                     continue
-                first = next(iter(self.world.placer.placements(other, wanted, self.settings, left)), None)
+                try:
+                    first = next(iter(self.world.placer.placements(other, wanted, self.settings, left)), None)
+                except RouterError:
+                    # It cannot be loaded as its options are, so nothing has to be left for it.
+                    continue
                 for device, size in (first.booking if first else {}).items():
                     if device in left:
                         left[device] -= size
@@ -237,36 +245,38 @@ class Admitting(Board):
 
         return ask_beside
 
-    def _spare_likely_victims(
-        self, model: Model, options: LoadOptions, waiter: WaiterRow, standard: bool
-    ) -> None:
-        """Until a newer reading decides, keep new requests from those who are likely to go for this one:
-        a later request must not pass it. Nobody goes yet."""
+    def _prepare(self, model: Model, options: LoadOptions, waiter: WaiterRow, standard: bool) -> None:
+        """Until a newer reading decides: what is likely to be decided holds for those who come later.
+
+        Nobody goes yet, but those who are likely to go take no new request, and memory is kept.
+        """
         idle, busy, later = self._who_may_go(waiter)
         try:
-            choice = choose(self._asker(model, options), self.memory, idle, busy, later)
+            choice = choose(
+                self._asker(model, options), self.memory, idle, busy, later, self._kept(model, options)
+            )
         except RouterError:
             # Told when the decision is made.
             return
-        if choice.outcome is Outcome.NEVER:
+        if choice.outcome is Outcome.NEVER or choice.placement is None:
             return
         likely = list(choice.victims)
         if standard and self._slot(model.type, likely) is Slot.FULL:
             surplus = self._victim(model.type, besides=likely)
             likely += [surplus] if surplus is not None else []
         for resident in likely:
+            if resident.leases and resident.drain is None:
+                self._let_go(resident, Why.MAKE_ROOM, room_for=model.name)
             resident.spoken_for = True
+        self.intents[model.name] = Intent(options, choice.placement)
+        self.memory.take(choice.placement, claim=True)
 
-    def _choose_after_all(
-        self,
-        ask: Ask,
-        idle: Sequence[Planned],
-        kept: Placement | None,
-    ) -> Choice:
-        """For a model whose worker ran out of memory: everybody idle on its devices goes first."""
+    def _empty_for(self, ask: Ask, idle: Sequence[Planned], kept: Placement | None) -> Choice | None:
+        """For a model whose worker ran out of memory: everybody idle on its devices goes first, and their
+        memory has to be back. None when that is done."""
         placement = kept or next(iter(ask(self.memory.now)), None)
         if placement is None:
-            return Choice(Outcome.NEVER, None)
+            return None
         there = [r for r in idle if any(r.holds.get(device, 0) for device in placement.booking)]
         if there:
             return Choice(Outcome.VICTIMS, placement, tuple(there))
@@ -277,7 +287,7 @@ class Admitting(Board):
             self.deadlines += recovering
             if going or recovering:
                 return Choice(Outcome.COMING, placement)
-        return Choice(Outcome.FITS, placement)
+        return None
 
     def _who_may_go(self, waiter: WaiterRow) -> tuple[list[Planned], list[Planned], list[Planned]]:
         """Who holds memory and may go for a load, in order: idle ones, busy ones; and who may later."""

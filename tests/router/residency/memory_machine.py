@@ -7,6 +7,7 @@ router's own doing, unless it could not know what other programs took meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 
 from router.catalog.options import LoadOptions
+from router.errors import RouterError
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
 from router.residency.view import devices_view
@@ -130,12 +132,13 @@ class MemoryReconciler(Reconciler):
             check(left >= sum(older.values()), "claims_are_kept", (action.model, device, left, older))
 
 
-class MemoryMachine(RuleBasedStateMachine):
-    """Subclasses swap in broken parts."""
+class CrowdMachine(RuleBasedStateMachine):
+    """Models are asked for, and devices are as they are. Subclasses swap in broken parts."""
 
     planner = staticmethod(plan)
     reconciler_class: type[MemoryReconciler] = MemoryReconciler
     use_first = True
+    slowest_s = 0.05
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +177,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 for n in range(2)
             ]
             memory = SimMemory(*(gpus if has_gpus else ()), host(TOTALS["host"]), seed=seed)
-            memory.use_first = self.use_first
+            memory.use_first, memory.slowest_s = self.use_first, self.slowest_s
             for device in memory.devices.values():
                 device.note(0.0)
             self.memory = memory
@@ -215,10 +218,6 @@ class MemoryMachine(RuleBasedStateMachine):
     def request(self, name: str, seconds: float) -> None:
         self.run(lambda: self.clients.append(Client(self.reconciler, name, seconds, Wants.REQUEST)))
 
-    @rule(name=st.sampled_from(["C", "D"]), seconds=st.sampled_from([0.0, 1.0]))
-    def ask_helper(self, name: str, seconds: float) -> None:
-        self.run(lambda: self.clients.append(Client(self.reconciler, name, seconds, Wants.HELPER)))
-
     @rule(
         first=NAMES,
         second=NAMES,
@@ -236,53 +235,6 @@ class MemoryMachine(RuleBasedStateMachine):
 
         self.run(ask)
 
-    @precondition(lambda self: any(not c.task.done() for c in self.clients))
-    @rule(which=st.integers(0, 50))
-    def client_leaves(self, which: int) -> None:
-        here = [c for c in self.clients if not c.task.done()]
-        self.run(lambda: here[which % len(here)].task.cancel())
-
-    # What users do
-
-    @rule(name=NAMES, where=st.sampled_from([("gpu0",), ("gpu1",), ("gpu0",), None]))
-    def load(self, name: str, where: tuple[str, ...] | None) -> None:
-        if not all(device in self.memory.devices for device in where or ()):
-            return
-
-        async def ask() -> None:
-            options = LoadOptions(device=where)
-            self.loads.append(asyncio.ensure_future(self.reconciler.load(name, options)))
-
-        self.run(ask)
-
-    @rule(
-        admission=st.sampled_from(["wait", "wait", "wait", "reject", "proceed"]),
-        auto_evict=st.sampled_from([False, False, True]),
-        cap=st.sampled_from([0, 0, 9]),
-        margin=st.sampled_from([0, 512, 2048]),
-    )
-    def edit(self, admission: str, auto_evict: bool, cap: int, margin: int) -> None:
-        changes = {
-            "admission": admission,
-            "auto_evict": auto_evict,
-            "vram_cap": cap * GIB,
-            "vram_margin": margin * MIB,
-        }
-        self.run(lambda: self.house.set(**changes))
-
-    @rule(name=NAMES, pinned=st.booleans())
-    def pin(self, name: str, pinned: bool) -> None:
-        self.run(lambda: self.reconciler.pin(name, pinned))
-
-    @rule(name=NAMES)
-    def unload(self, name: str) -> None:
-        self.run(lambda: self.reconciler.unload(name, wait=False))
-
-    @rule(names=st.permutations(["A", "B", "C", "D"]))
-    def edit_policies(self, names: list[str]) -> None:
-        asked = (policy("p", *names[:2], helpers=(names[3],)),)
-        self.run(lambda: self.reconciler.configure(policies=asked))
-
     # What the world does
 
     @rule(device=GPUS, lag=st.sampled_from([0.0, 0.5, 2.0]), pid_lag=st.sampled_from([0.0, 1.0, NEVER]))
@@ -291,12 +243,6 @@ class MemoryMachine(RuleBasedStateMachine):
             # From less to more would show what was, again, as no driver does by more than its lag.
             found = self.memory.devices[device]
             found.lag_s, found.pid_lag_s = lag, pid_lag
-
-    @rule(device=DEVICES, lost=st.booleans())
-    def device_fails(self, device: str, lost: bool) -> None:
-        if device in self.memory.devices:
-            self.memory.devices[device].is_lost = lost
-            self.run(lambda: None, 0.3)
 
     @rule(device=GPUS, size=st.integers(0, 4))
     def others_hold(self, device: str, size: int) -> None:
@@ -308,32 +254,9 @@ class MemoryMachine(RuleBasedStateMachine):
         size = max(0, min(size * GIB, found.total - promised))
         self.run(lambda: self.memory.others_hold(device, size))
 
-    @rule(hangs=st.integers(1, 2))
-    def driver_hangs(self, hangs: int) -> None:
-        self.memory.hangs = hangs
-
-    @rule(
-        name=NAMES,
-        seconds=st.sampled_from([0.2, 1.0, 4.0]),
-        fault=st.sampled_from(["", "", "broken", "short"]),
-    )
-    def loads_become(self, name: str, seconds: float, fault: str) -> None:
-        engine = self.house.engine
-        engine.load_s_of[name] = seconds
-        (engine.broken.add if fault == "broken" else engine.broken.discard)(name)
-        (engine.runs_short.add if fault == "short" else engine.runs_short.discard)(name)
-
     @rule(seconds=st.sampled_from([0.1, 0.1, 2.0]))
     def stops_take(self, seconds: float) -> None:
         self.house.engine.stop_s = seconds
-
-    @rule(name=NAMES)
-    def worker_dies(self, name: str) -> None:
-        def die() -> None:
-            for worker in self.house.engine.workers_of(name):
-                worker.end(-9)
-
-        self.run(die)
 
     @rule(seconds=st.sampled_from([0.3, 2.5, 10.0]))
     def time_passes(self, seconds: float) -> None:
@@ -409,3 +332,87 @@ class MemoryMachine(RuleBasedStateMachine):
         await self.reconciler.shutdown()
         check(not self.house.engine.alive and not table.residents, "nothing_left_running")
         await asyncio.gather(*tasks, self.reader, return_exceptions=True)
+
+
+class MemoryMachine(CrowdMachine):
+    """And everything else that may happen."""
+
+    @rule(name=st.sampled_from(["C", "D"]), seconds=st.sampled_from([0.0, 1.0]))
+    def ask_helper(self, name: str, seconds: float) -> None:
+        self.run(lambda: self.clients.append(Client(self.reconciler, name, seconds, Wants.HELPER)))
+
+    @precondition(lambda self: any(not c.task.done() for c in self.clients))
+    @rule(which=st.integers(0, 50))
+    def client_leaves(self, which: int) -> None:
+        here = [c for c in self.clients if not c.task.done()]
+        self.run(lambda: here[which % len(here)].task.cancel())
+
+    # What users do
+
+    @rule(name=NAMES, where=st.sampled_from([("gpu0",), ("gpu1",), ("gpu0",), None]))
+    def load(self, name: str, where: tuple[str, ...] | None) -> None:
+        if not all(device in self.memory.devices for device in where or ()):
+            return
+
+        async def load() -> None:
+            with contextlib.suppress(RouterError):
+                await self.reconciler.load(name, LoadOptions(device=where))
+
+        self.run(lambda: self.loads.append(asyncio.ensure_future(load())))
+
+    @rule(
+        admission=st.sampled_from(["wait", "wait", "wait", "reject", "proceed"]),
+        auto_evict=st.sampled_from([False, False, True]),
+        cap=st.sampled_from([0, 0, 9]),
+        margin=st.sampled_from([0, 512, 2048]),
+    )
+    def edit(self, admission: str, auto_evict: bool, cap: int, margin: int) -> None:
+        changes = {
+            "admission": admission,
+            "auto_evict": auto_evict,
+            "vram_cap": cap * GIB,
+            "vram_margin": margin * MIB,
+        }
+        self.run(lambda: self.house.set(**changes))
+
+    @rule(name=NAMES, pinned=st.booleans())
+    def pin(self, name: str, pinned: bool) -> None:
+        self.run(lambda: self.reconciler.pin(name, pinned))
+
+    @rule(name=NAMES)
+    def unload(self, name: str) -> None:
+        self.run(lambda: self.reconciler.unload(name, wait=False))
+
+    @rule(names=st.permutations(["A", "B", "C", "D"]))
+    def edit_policies(self, names: list[str]) -> None:
+        asked = (policy("p", *names[:2], helpers=(names[3],)),)
+        self.run(lambda: self.reconciler.configure(policies=asked))
+
+    @rule(device=DEVICES, lost=st.booleans())
+    def device_fails(self, device: str, lost: bool) -> None:
+        if device in self.memory.devices:
+            self.memory.devices[device].is_lost = lost
+            self.run(lambda: None, 0.3)
+
+    @rule(hangs=st.integers(1, 2))
+    def driver_hangs(self, hangs: int) -> None:
+        self.memory.hangs = hangs
+
+    @rule(
+        name=NAMES,
+        seconds=st.sampled_from([0.2, 1.0, 4.0]),
+        fault=st.sampled_from(["", "", "broken", "short"]),
+    )
+    def loads_become(self, name: str, seconds: float, fault: str) -> None:
+        engine = self.house.engine
+        engine.load_s_of[name] = seconds
+        (engine.broken.add if fault == "broken" else engine.broken.discard)(name)
+        (engine.runs_short.add if fault == "short" else engine.runs_short.discard)(name)
+
+    @rule(name=NAMES)
+    def worker_dies(self, name: str) -> None:
+        def die() -> None:
+            for worker in self.house.engine.workers_of(name):
+                worker.end(-9)
+
+        self.run(die)

@@ -21,7 +21,7 @@ from router.residency.plan import _Planner
 from router.residency.table import Lease, Resident, Waiter
 from router.residency.world import Evict, Plan, ResidentRow, WaiterRow, Why, World
 from tests.router.residency.machine import ResidencyMachine, Violation, WatchedReconciler
-from tests.router.residency.memory_machine import MemoryMachine, MemoryReconciler
+from tests.router.residency.memory_machine import CrowdMachine, MemoryReconciler
 
 RUNS = settings(
     max_examples=1500,
@@ -231,7 +231,7 @@ def test_a_broken_reconciler_is_caught(reconciler: type[WatchedReconciler], inva
 
 @pytest.mark.parametrize(("planner", "invariant"), MEMORY_PLANS, ids=[p.__name__ for p, _ in MEMORY_PLANS])
 def test_a_plan_with_broken_admission_is_caught(planner: type[_Planner], invariant: str):
-    class Broken(MemoryMachine):
+    class Broken(CrowdMachine):
         @staticmethod
         def planner(*args: Any) -> Plan:
             return planner(*args).run()
@@ -240,14 +240,14 @@ def test_a_plan_with_broken_admission_is_caught(planner: type[_Planner], invaria
 
 
 def test_a_reserve_that_ends_at_ready_is_caught():
-    class Broken(MemoryMachine):
+    class Broken(CrowdMachine):
         reconciler_class = ReserveEndsAtReady
 
     assert caught(Broken) == "no_device_over_memory"
 
 
 def test_use_that_is_read_after_what_is_free_is_caught():
-    class Broken(MemoryMachine):
-        use_first = False
+    class Broken(CrowdMachine):
+        use_first, slowest_s = False, 0.2
 
     assert caught(Broken) == "no_device_over_memory"

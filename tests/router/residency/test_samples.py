@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import structs
+
 from router.devices.base import DeviceInfo, DeviceReading
+from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
 from tests.support.simulation import House, model
@@ -63,3 +66,55 @@ async def test_a_device_that_cannot_be_read_blocks_nobody():
     house.reconciler.observe((reading(now(), None),))
     await asyncio.sleep(60)
     await house.use("A")
+
+
+LARGE = [structs.replace(model(name), size_bytes=14 * GIB) for name in "BCD"]
+
+
+@virtual
+async def test_what_was_decided_holds_while_a_newer_reading_is_awaited():
+    house = House(*LARGE, settings=Settings(max_loaded_models=3))
+    house.reconciler.observe((reading(now(), 24 * GIB),))
+    long = house.ask("B", seconds=30)
+    await asyncio.sleep(5)
+    assert house.state("B") is ResidentState.READY
+    house.reconciler.observe((reading(now(), 10 * GIB),))
+    other = house.ask("C")
+    await settle()
+    assert house.state("B") is ResidentState.DRAINING
+    for _ in range(5):
+        # Passes on readings that have become old: B goes on draining, and C's memory is kept.
+        await asyncio.sleep(1)
+        house.reconciler.kick()
+        await settle()
+        assert house.state("B") is ResidentState.DRAINING
+        assert house.reconciler.claims == {"gpu": 14 * GIB}
+    later = house.ask("B")
+    await settle()
+    assert not later.done()
+    assert house.codes().count("drain") == 1
+    for task in (long, other, later):
+        task.cancel()
+
+
+@virtual
+async def test_a_load_that_others_go_for_keeps_its_place_while_others_load():
+    house = House(*LARGE, A, settings=Settings(max_loaded_models=4, max_parallel_loads=1))
+    house.engine.load_s_of["A"] = 60
+    house.reconciler.observe((reading(now(), 24 * GIB),))
+    long = house.ask("B", seconds=300)
+    await asyncio.sleep(5)
+    house.reconciler.observe((reading(now(), 10 * GIB),))
+    other = house.ask("C")
+    await settle()
+    assert house.state("B") is ResidentState.DRAINING
+    house.reconciler.observe((reading(now(), 10 * GIB),))
+    small = house.ask("A")
+    await settle()
+    # It needs nobody to go and fits beside what is kept, so it may pass; B's reason to drain is still there.
+    assert house.state("A") is ResidentState.LOADING
+    house.reconciler.observe((reading(now(), 9 * GIB),))
+    await settle()
+    assert house.state("B") is ResidentState.DRAINING
+    for task in (long, other, small):
+        task.cancel()
