@@ -22,6 +22,10 @@ def reading(started: float, free: int | None = 20 * GIB) -> DeviceReading:
     return DeviceReading(GPU, total, free, started, reason="" if total else "it is lost")
 
 
+def small_card(started: float) -> DeviceReading:
+    return DeviceReading(structs.replace(GPU, id="small"), 4 * GIB, 4 * GIB, started)
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -101,19 +105,19 @@ async def test_what_was_decided_holds_while_a_newer_reading_is_awaited():
 async def test_a_load_that_others_go_for_keeps_its_place_while_others_load():
     house = House(*LARGE, A, settings=Settings(max_loaded_models=4, max_parallel_loads=1))
     house.engine.load_s_of["A"] = 60
-    house.reconciler.observe((reading(now(), 24 * GIB),))
+    house.reconciler.observe((reading(now(), 24 * GIB), small_card(now())))
     long = house.ask("B", seconds=300)
     await asyncio.sleep(5)
-    house.reconciler.observe((reading(now(), 10 * GIB),))
+    house.reconciler.observe((reading(now(), 10 * GIB), small_card(now())))
     other = house.ask("C")
     await settle()
     assert house.state("B") is ResidentState.DRAINING
-    house.reconciler.observe((reading(now(), 10 * GIB),))
+    house.reconciler.observe((reading(now(), 10 * GIB), small_card(now())))
     small = house.ask("A")
     await settle()
     # It needs nobody to go and fits beside what is kept, so it may pass; B's reason to drain is still there.
     assert house.state("A") is ResidentState.LOADING
-    house.reconciler.observe((reading(now(), 9 * GIB),))
+    house.reconciler.observe((reading(now(), 10 * GIB), small_card(now())))
     await settle()
     assert house.state("B") is ResidentState.DRAINING
     for task in (long, other, small):
