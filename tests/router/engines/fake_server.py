@@ -60,10 +60,10 @@ def serve(mode: str) -> None:
     if mode == "old":
         say(2, f"main: server is {listens} - starting the main loop")
     else:
-        say(2, f"0.00.067.311 I srv  llama_server: {listens}")
         state("loading", 0.5)
         for line in ("Vulkan0 model buffer size =    92.10 MiB", "   CPU KV buffer size =  1.50 MiB"):
             say(2, f"0.00.078.182 I load_tensors:      {line}")
+        say(2, f"0.00.079.311 I srv  llama_server: {listens}")
         state("ready")
     sys.stdin.buffer.read()
     sys.exit(1)

@@ -62,7 +62,8 @@ def test_its_whole_life_on_every_loop(on_loop: Run, server: Server) -> None:
         engine.use(REACH)
         progress: list[float] = []
         worker = await engine.start(spec_of(devices=("card",), n_gpu_layers=-1), progress.append)
-        assert progress == [0.95 * 0.5, 1.0]
+        # It tells of progress by another way than of its address.
+        assert progress in ([0.95 * 0.5, 1.0], [1.0])
         assert dict(worker.measured) == {"card": round(92.10 * 2**20), "host": 3 << 19}
         assert is_running(worker.pid)
         assert await worker.stop()
