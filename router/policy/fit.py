@@ -18,6 +18,7 @@ IMAGE_TOKENS: Final = 1_000
 CONTEXT: Final = "context_too_small"
 CANNOT_LOAD: Final = "cannot_be_loaded"
 MISSING: Final = "not_found"
+OTHER_TYPE: Final = "other_type"
 
 
 class Size(Struct, frozen=True):

@@ -248,6 +248,7 @@ _WHY: Final = {
     "context_too_small": "its context is too small",
     "cannot_be_loaded": "it cannot be loaded",
     "not_found": "it is not there",
+    "other_type": "it does not answer such requests",
 }
 
 

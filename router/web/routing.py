@@ -164,8 +164,10 @@ class Routing:
         kept, passed = fit.fitting(there, route.size, self._api.window)
         if not kept:
             raise self._too_small(route, there)
-        missing = () if chosen is not None else (GaveWay(names[0], fit.MISSING),)
-        route.gave_way = (*missing, *passed)
+        unfit: tuple[GaveWay, ...] = ()
+        if names[0] not in there:
+            unfit = (GaveWay(names[0], fit.MISSING if chosen is None else fit.OTHER_TYPE),)
+        route.gave_way = (*unfit, *passed)
         for each in route.gave_way:
             self._tally.gave_way(route.policy.name, each.candidate, each.reason)
         route.route_to, route.rest = kept[0], kept[1:]

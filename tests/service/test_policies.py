@@ -194,6 +194,55 @@ async def test_a_helper_without_room_is_told_and_nothing_is_thrashed(tmp_path: P
         await router.until(lambda s: s.policies[0].problem == "")
 
 
+ASKING = {
+    "classifiers": [{**JUDGE, "id": "c", "labels": ["x"]}],
+    "rules": [rule("x", {"classifier": "c"})],
+}
+
+
+async def test_a_helper_that_takes_too_long_decides_by_on_error(router: Live) -> None:
+    await router.post("/v1/pull", document("auto", ASKING, "judge"))
+    await router.post("/v1/load", {"model_name": "alpha"})
+    await router.set(helper_wait_s=1)
+    go = router.hold_loads()
+    rule_id, model, route = await ask(router, "auto", "hello")
+    assert (rule_id, model) == ("default", "alpha")
+    assert route["trace"][0]["error"].startswith("503 ")
+    # Its load goes on, for the next one who asks.
+    go.set()
+    await router.until(lambda s: any(r.model == "judge" and r.state == "ready" for r in s.residents))
+    await router.set(helper_wait_s=20)
+    assert (await ask(router, "auto", "hello"))[0] == "x"
+    assert router.told("admit").count("judge") == 1
+
+
+async def test_no_helper_is_held_while_the_candidate_is_waited_for(
+    router: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await router.post("/v1/pull", document("auto", ASKING, "judge"))
+    acquire, held = router.router.acquire, []
+
+    async def seen(*args: Any, **how: Any) -> Any:
+        held.append([r.model for r in router.router._residency.table.residents.values() if r.leases])
+        return await acquire(*args, **how)
+
+    monkeypatch.setattr(router.router, "acquire", seen)
+    assert (await ask(router, "auto", "hello"))[1] == "beta"
+    assert held == [[]]
+
+
+async def test_a_client_that_leaves_during_a_decision_leaves_nothing_behind(router: Live) -> None:
+    await router.post("/v1/pull", document("auto", ASKING, "judge"))
+    go = router.hold_loads()
+    asking = asyncio.create_task(ask(router, "auto", "hello"))
+    await router.until(lambda s: s.queue.waiting == 1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await router.until(lambda s: s.queue.waiting == 0)
+    go.set()
+    assert (await ask(router, "auto", "hello"))[1] == "beta"
+
+
 async def test_models_that_cannot_do_what_a_classifier_asks_are_refused(router: Live) -> None:
     wrong = json.loads(json.dumps(SIMILAR))
     wrong["classifiers"][0]["model"] = "judge"

@@ -238,6 +238,9 @@ async def test_candidates_of_another_kind_are_no_way_out() -> None:
         Refusing(s.api, alpha=LoadFailed("broken"))
         assert (await s.ask("POST", CHAT, chat(model="auto"))).status == 200
         assert asked(s.api) == ["alpha", "beta"]
+        s.api.policies["auto"] = policy(candidates=("embed", "beta"), default_model="embed")
+        told = (await s.ask("POST", CHAT, chat(model="auto", route_trace=True))).json()["x_lemonade_route"]
+        assert told["fallback"] == [{"candidate": "embed", "reason": "other_type"}]
 
 
 async def test_decisions_fallbacks_and_switches_are_counted() -> None:
