@@ -41,6 +41,10 @@ class Holder(Protocol):
     def holds(self) -> Mapping[str, int]:
         """Bytes charged, by device id."""
 
+    @property
+    def unseen(self) -> Mapping[str, int]:
+        """Of those, what a load may not have taken yet, by device id."""
+
 
 H = TypeVar("H", bound=Holder)
 
@@ -65,7 +69,7 @@ class Memory:
             self.held.update(row.bytes)
             if row.reserves:
                 reserved.update(row.reserves)
-                if row.state is ResidentState.READY:
+                if row.state is not ResidentState.LOADING and not row.stuck:
                     settling.update(row.reserves)
             if row.state is ResidentState.EVICTING and not row.stuck:
                 leaving.update(row.bytes)
@@ -83,6 +87,8 @@ class Memory:
         #: What a load could take now, and soon, when what is under way has ended.
         self.now: dict[str, int] = {}
         self.soon: dict[str, int] = {}
+        #: The two bounds of `soon`: who goes gives back what is charged, and what was only reserved.
+        self._late: dict[str, tuple[int, int]] = {}
         #: What is kept free beyond the plain margin, so that loading causes no pressure.
         self.slack: dict[str, int] = {}
         for reading in world.readings:
@@ -90,27 +96,31 @@ class Memory:
             if device != HOST_ID and not world.placer.reaches(reading.device):
                 continue
             ours = self.held[device]
-            for freed in unseen:
-                if reading.started < freed.at + SETTLE_S:
-                    reserved[device] += freed.reserves.get(device, 0)
+            unsettled = sum(
+                freed.reserves.get(device, 0) for freed in unseen if reading.started < freed.at + SETTLE_S
+            )
+            reserved[device] += unsettled
             total = world.totals.get(device) if reading.total is None else reading.total
             bounds = [bound - ours for bound in (total, settings.vram_cap or None) if bound is not None]
-            late = [bound + leaving[device] for bound in bounds]
+            margin = margin_of(total, settings)
+            self.slack[device] = margin - settings.vram_margin
+            by_charges = min(bounds) - margin + leaving[device] if bounds else UNBOUNDED
+            by_sample = UNBOUNDED
             if reading.free is not None:
                 free = reading.free - reserved[device]
                 bounds.append(free)
-                late.append(free + settling[device] + leaving[device] + back[device])
+                shown = free + unsettled + settling[device]
+                by_sample = shown + leaving[device] + back[device] - margin
                 is_young = now - reading.started <= SAMPLE_AGE_S
                 self.is_fresh &= is_young or reading.started >= world.wanted_since
             else:
                 self.unknown.add(device)
                 if settings.unknown_device == "refuse":
                     bounds.append(0)
-                    late.append(0)
-            margin = margin_of(total, settings)
-            self.slack[device] = margin - settings.vram_margin
+                    by_sample = -UNBOUNDED
             self.now[device] = min(bounds) - margin if bounds else UNBOUNDED
-            self.soon[device] = min(late) - margin if late else UNBOUNDED
+            self._late[device] = (by_charges, by_sample)
+            self.soon[device] = min(by_charges, by_sample)
 
     def fits(self, placement: Placement, room: Mapping[str, int], held: Mapping[str, int]) -> bool:
         """Whether there is room for it. Where it would be alone, only the plain margin is kept free."""
@@ -136,6 +146,8 @@ class Memory:
         for device, needs in placement.booking.items():
             if device in self.now:
                 self.now[device] -= needs
+                by_charges, by_sample = self._late[device]
+                self._late[device] = (by_charges - needs, by_sample - needs)
                 self.soon[device] -= needs
             self.held[device] += needs
             if claim:
@@ -150,10 +162,13 @@ class Memory:
     def without(self, holders: Iterable[Holder]) -> tuple[dict[str, int], dict[str, int]]:
         """The room, and what is held, after these have gone too."""
         room, held = dict(self.soon), dict(self.held)
+        late = dict(self._late)
         for holder in holders:
             for device, size in holder.holds.items():
-                if device in room and room[device] < UNBOUNDED:
-                    room[device] += size
+                if device in late:
+                    by_charges, by_sample = late[device]
+                    late[device] = (by_charges + size, by_sample + size + holder.unseen.get(device, 0))
+                    room[device] = min(late[device])
                 held[device] = held.get(device, 0) - size
         return room, held
 

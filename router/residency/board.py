@@ -59,6 +59,11 @@ class Planned:
         return self.row.bytes
 
     @property
+    def unseen(self) -> Mapping[str, int]:
+        """Of those, what a load may not have taken yet. What a ready one took only has to show."""
+        return self.row.reserves if self.state is LOADING else {}
+
+    @property
     def in_pool(self) -> bool:
         """Counts in the standard pool of its type."""
         return self.standard and self.state in (LOADING, READY)

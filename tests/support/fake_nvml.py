@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class FakeNvml:
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
         self.touched = folder / "touched"
+        self.ledger = folder / "ledger"
         self.environment = {"FAKE_NVML_STATE": str(self.state), "FAKE_NVML_TOUCHED": str(self.touched)}
         self.init = 0
         self.cards: dict[int, dict[str, Any]] = {}
@@ -53,6 +55,20 @@ class FakeNvml:
         """Let every call answer with this code; 0 ends that."""
         self.init = code
         self.write()
+
+    def keep_account(self, others: Mapping[int, int]) -> dict[str, str]:
+        """Let processes tell what they take, and answer by that. Returns what to set in the environment.
+
+        Args:
+            others: bytes that other programs hold, by slot.
+        """
+        self.ledger.write_text("".join(f"0.0 {slot} 0 {size}\n" for slot, size in others.items()))
+        return {"FAKE_NVML_LEDGER": str(self.ledger)}
+
+    def killed(self) -> list[int]:
+        """Slots on which a process was killed for taking more than there was."""
+        lines = [line.split() for line in self.ledger.read_text().splitlines()]
+        return [int(slot) for _, slot, pid, _ in lines if int(pid) < 0]
 
     def write(self) -> None:
         """Replace the state in one step, so that no call sees half of it."""

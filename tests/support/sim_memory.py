@@ -37,10 +37,12 @@ class SimDevice:
     lag_s: float = 0.0
     pid_lag_s: float = 0.0
     is_lost: bool = False
+    was_lost: bool = False
     is_mapped: bool = False
     held: dict[int, int] = field(default_factory=dict)
     past: list[tuple[float, int, dict[int, int]]] = field(default_factory=lambda: [(-math.inf, 0, {})])
     others_grew_at: float = -math.inf
+    others_settled_at: float = -math.inf
     is_excused: bool = False
 
     def note(self, now: float) -> None:
@@ -89,13 +91,13 @@ class SimMemory:
             device.note(now)
 
     def end(self, pid: int) -> None:
-        """The process has ended. The host has its memory back, the GPUs within three seconds."""
+        """The process has ended. The host has its memory back, the GPUs within two seconds."""
         self._free(pid, [d for d in self.devices.values() if d.is_mapped])
         gpus = [d for d in self.devices.values() if not d.is_mapped]
         if self.random.random() < 0.5:
             self._free(pid, gpus)
         else:
-            asyncio.get_running_loop().call_later(self.random.uniform(0.0, 3.0), self._free, pid, gpus)
+            asyncio.get_running_loop().call_later(self.random.uniform(0.0, 2.0), self._free, pid, gpus)
 
     def _free(self, pid: int, devices: Iterable[SimDevice]) -> None:
         now = asyncio.get_running_loop().time()
@@ -112,7 +114,7 @@ class SimMemory:
         now = asyncio.get_running_loop().time()
         if size > device.others:
             device.others_grew_at = now
-        device.others = size
+        device.others, device.others_settled_at = size, now
         device.note(now)
 
     def admitted(self, booking: Mapping[str, int], unread: Collection[str], *, at_risk: bool) -> None:

@@ -16,17 +16,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 
 from router.catalog.options import LoadOptions
-from router.errors import RouterError
+from router.devices.base import HOST_ID
+from router.errors import InsufficientMemory, RouterError
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
+from router.residency.table import Waiter
 from router.residency.view import devices_view
-from router.residency.world import Action, Evict, Load, Wants, Why
+from router.residency.world import RECOVERY_S, Action, Evict, Load, Refuse, Wants, Why
 from router.service.sampling import Wanted, keep_reading
 from router.settings.schema import Settings
 from router.snapshot import DeviceState, ResidentState
 from router.units import GIB, MIB
 from tests.router.residency.machine import Client, Violation, check
-from tests.support.sim_memory import NEVER, SimMemory, gpu, host
+from tests.support.sim_memory import BLIND_S, NEVER, SimMemory, gpu, host
 from tests.support.simulation import House, SimEngine, model, policy
 from tests.support.virtual_loop import VirtualLoop, until_quiet
 
@@ -61,6 +63,8 @@ class MemoryReconciler(Reconciler):
                 self._look_at_victim(action)
             elif isinstance(action, Load):
                 self._look_at_load(action)
+            elif isinstance(action, Refuse) and isinstance(action.error, InsufficientMemory):
+                self._look_at_refusal(self.table.waiters[action.waiter], action.error)
         except Violation as violation:
             self.violations.append(violation)
         if isinstance(action, Load) and self.memory is not None:
@@ -116,6 +120,23 @@ class MemoryReconciler(Reconciler):
             "victims_on_short_devices",
             (name, dict(victim.charged), asking, dict(booking), short),
         )
+
+    def _look_at_refusal(self, waiter: Waiter, error: InsufficientMemory) -> None:
+        """Whoever would have room if all of ours were gone waits for it."""
+        settings = self.desired.settings
+        is_bounded = settings.vram_cap or settings.auto_evict or self.table.pinned or self._placer.extra
+        if self.memory is None or waiter.wants is not Wants.REQUEST or is_bounded:
+            return
+        options = waiter.options.over(self.table.options.get(waiter.model, LoadOptions()))
+        now = self._loop.time()
+        gpus = {name: device for name, device in self.memory.devices.items() if name != HOST_ID}
+        for name, device in (gpus or self.memory.devices).items():
+            if options.device and name not in options.device:
+                continue
+            is_told = device.others_settled_at + BLIND_S + RECOVERY_S < now and not device.was_lost
+            room = device.total - device.others - settings.vram_margin
+            needs = SIZES[waiter.model] * GIB
+            check(not is_told or needs > room, "only_the_impossible_is_refused", (name, room, error))
 
     def _look_at_load(self, action: Load) -> None:
         if self.desired.settings.admission == "proceed":
@@ -391,7 +412,8 @@ class MemoryMachine(CrowdMachine):
     @rule(device=DEVICES, lost=st.booleans())
     def device_fails(self, device: str, lost: bool) -> None:
         if device in self.memory.devices:
-            self.memory.devices[device].is_lost = lost
+            found = self.memory.devices[device]
+            found.is_lost, found.was_lost = lost, True
             self.run(lambda: None, 0.3)
 
     @rule(hangs=st.integers(1, 2))
