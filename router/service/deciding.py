@@ -33,6 +33,7 @@ from router.web.relay import NotReached, Relay, UpstreamError
 ANSWER_S: Final = 60.0
 """Seconds that a helper may take for its answer, once it is loaded and has a slot free."""
 MAX_ANSWER: Final = 64 << 20
+MAX_NOTED: Final = 256
 GROUP_S: Final = 60.0
 """Decisions of one kind are told together, once in so many seconds."""
 
@@ -146,13 +147,14 @@ class Deciding:
 
     def _note(self, policy: str, cramped: tuple[str, str] | None) -> None:
         """Note which helper of a policy has no room, or that it has some again."""
-        if self._cramped.get(policy) == cramped:
-            return
-        if cramped is None:
-            del self._cramped[policy]
-        else:
-            self._cramped[policy] = cramped
-        self._on_change()
+        known = self._cramped.pop(policy, None)
+        if cramped is not None:
+            # The figures of the first refusal stay: they move a little with each reading.
+            self._cramped[policy] = known if known is not None and known[0] == cramped[0] else cramped
+            if len(self._cramped) > MAX_NOTED:
+                del self._cramped[next(iter(self._cramped))]
+        if self._cramped.get(policy) != known:
+            self._on_change()
 
     def shown(self, policies: Iterable[PolicyView]) -> tuple[PolicyView, ...]:
         """The policies, with the problems that they have with models that they ask."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -11,7 +12,18 @@ from router.catalog.model import Model
 from router.errors import InsufficientMemory, LoadFailed, RouterError, ShuttingDown, Unavailable
 from router.policy.document import Keywords, Policy, Rule
 from router.policy.fit import GaveWay
-from tests.router.web.fakes import CHAT, FakeApi, FakeLease, Peer, chat, data_of, events_of, model, site
+from tests.router.web.fakes import (
+    CHAT,
+    OPTIONS,
+    FakeApi,
+    FakeLease,
+    Peer,
+    chat,
+    data_of,
+    events_of,
+    model,
+    site,
+)
 
 RULES = (Rule("code", Keywords(("python",)), "beta"),)
 NAMES = ("alpha", "beta", "gamma")
@@ -199,6 +211,32 @@ async def test_after_the_first_byte_nothing_gives_way() -> None:
         answer = await s.ask("POST", CHAT, chat(True, "auto"))
         assert b"exceed_context_size_error" in answer.body
         assert asked(s.api) == ["alpha"]
+
+
+async def test_a_stream_that_was_kept_alive_meanwhile_goes_on_with_the_next_one() -> None:
+    """Its headers and comments are out; of an answer there was no byte."""
+    options = msgspec.structs.replace(OPTIONS, silence_s=0.01)
+    async with site(answers, options) as s:
+        with_gamma(s.api)
+        acquire, go = s.api.acquire, asyncio.Event()
+
+        async def late(name: str, **how: Any) -> FakeLease:
+            if name == "alpha":
+                await go.wait()
+                raise LoadFailed("broken")
+            return await acquire(name, **how)
+
+        s.api.acquire = late  # type: ignore[method-assign]  # for as long as this site lives
+        async with s.client() as client:
+            await client.send("POST", CHAT, chat(True, "auto", route_trace=True))
+            answer = await client.answer(lambda a: b": keep-alive" in a.body)
+            assert answer.headers["x-lemonade-route"] == "default"
+            go.set()
+            await client.more(answer)
+        assert answer.whole
+        told, done = events_of(answer.body)
+        assert data_of(told)["x_lemonade_route"]["route_to"] == "beta"
+        assert done == b"data: [DONE]"
 
 
 @pytest.mark.parametrize(
