@@ -334,6 +334,7 @@ async def test_policies_change_while_requests_run(router: Live) -> None:
         assert "choices" in json.loads(await first.event())
 
 
+@pytest.mark.long
 async def test_decisions_are_counted_and_told(router: Live) -> None:
     rules = [rule("code", {"keywords_any": ["def"]})]
     await router.post("/v1/pull", document("auto", {"rules": rules}))
@@ -353,6 +354,7 @@ async def test_decisions_are_counted_and_told(router: Live) -> None:
     ]
 
 
+@pytest.mark.long
 async def test_many_at_once_share_a_helper(router: Live) -> None:
     await router.post("/v1/pull", document("auto", SIMILAR, "encoder"))
     answers = await asyncio.gather(*(ask(router, "auto", "fix this bug") for _ in range(6)))
