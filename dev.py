@@ -47,6 +47,7 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   lint                ruff, mypy and the import rules
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
   shots [ARGUMENTS]   take the pictures of the documentation
+  package KIND ...    build installers into dist/: tar, wheel, deb, appdir, nsis, dmg, all
   lock [--upgrade]    write the lock files anew from pyproject.toml
 """
 
@@ -81,6 +82,12 @@ DESKTOP_TOOLS = {
 }
 # What compiles the pretended GPU driver of the device tests. Nothing in the app is compiled.
 COMPILER_PACKAGES = ["gcc", "libc6-dev"]
+# What packages are made with: the command, Debian's package with it, and the kind that needs it ("" for all).
+PACKAGERS = {
+    "objdump": ("binutils", ""),
+    "dpkg-deb": ("dpkg", "deb"),
+    "makensis": ("nsis", "nsis"),
+}
 # A GPU for tests on any machine: Mesa's software device and a llama-server that was built for Vulkan. It is
 # not the newest of its kind: later ones need AVX-512.
 VULKAN_LIBRARIES = {"libvulkan.so.1": "libvulkan1", "libvulkan_lvp.so": "mesa-vulkan-drivers"}
@@ -267,7 +274,11 @@ class Setup:
     python: str
 
     WORKING: ClassVar = "working"
-    LOCKS: ClassVar = {"run": "requirements.lock", "dev": "requirements-dev.lock"}
+    LOCKS: ClassVar = {
+        "run": "requirements.lock",
+        "dev": "requirements-dev.lock",
+        "package": "requirements-package.lock",
+    }
 
     @property
     def venv(self) -> Path:
@@ -414,6 +425,14 @@ class Setup:
             if purpose:
                 self.probe_qt()
             self.write(wanted)
+
+
+class PackageSetup(Setup):
+    """An environment beside, with what runs and the tools that package it: what tests need stays out."""
+
+    @property
+    def venv(self) -> Path:
+        return self.root / "build" / "env"
 
 
 def can_make_venv(python: str) -> bool:
@@ -677,11 +696,39 @@ def command_shots(setup: Setup, arguments: list[str]) -> int:
     replace([str(setup.interpreter), str(setup.root / "tests" / "e2e" / "shots.py"), *arguments])
 
 
+def missing_packagers(kinds: Sequence[str], find: Callable[[str], str | None] = shutil.which) -> list[str]:
+    """Debian's packages of the tools that make these kinds of packages, and are not on PATH."""
+    if sys.platform != "linux":
+        return []
+    return [
+        package
+        for tool, (package, wanting) in PACKAGERS.items()
+        if (not wanting or wanting in kinds) and find(tool) is None
+    ]
+
+
+def command_package(setup: Setup, arguments: list[str]) -> int:
+    """Build installers, as installers/build.py does."""
+    setup = PackageSetup(setup.root, setup.python)
+    setup.venv.parent.mkdir(exist_ok=True)
+    # PyInstaller takes Qt's system libraries along: they must be here.
+    setup.ensure(
+        "package",
+        packages=lambda: missing_to_run(()) + missing_packagers(arguments),
+        purpose="packaging",
+    )
+    replace([str(setup.interpreter), str(setup.root / "installers" / "build.py"), *arguments])
+
+
 def pip_index(python: str) -> str | None:
     """The package index that pip is set to on this machine, if it is not the usual one."""
     done = run_quietly([python, "-m", "pip", "config", "get", "global.index-url"])
     index = os.environ.get("PIP_INDEX_URL") or (tail(done.stdout) if done.returncode == 0 else "")
     return index or None
+
+
+# What a lock file holds besides what runs.
+GROUP_OPTIONS = {"dev": ("--extra", "dev"), "package": ("--group", "package")}
 
 
 def command_lock(setup: Setup, arguments: list[str]) -> int:
@@ -707,10 +754,10 @@ def command_lock(setup: Setup, arguments: list[str]) -> int:
                         "--no-emit-index-url",
                         "--no-emit-find-links",
                     ),
-                    *("--group", "build", *(("--extra", "dev") if group == "dev" else ())),
+                    *("--group", "build", *GROUP_OPTIONS.get(group, ())),
                     *(("--default-index", index) if index else ()),
                     # What both files name must be the same release in both.
-                    *(("--constraints", setup.LOCKS["run"]) if group == "dev" else ()),
+                    *(("--constraints", setup.LOCKS["run"]) if group != "run" else ()),
                     *("--custom-compile-command", "python3 dev.py lock", *arguments),
                     *("pyproject.toml", "--output-file", lock),
                 ],
@@ -728,6 +775,7 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
     "lint": command_lint,
     "bench": command_bench,
     "shots": command_shots,
+    "package": command_package,
     "lock": command_lock,
 }
 
