@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 from router.errors import BadRequest, ConfigError, RouterError, ShuttingDown
 from router.settings import schema
 from router.settings.files import read_object, set_aside, write_atomically, write_object
+from router.settings.migrations import STEPS, VERSION_KEY, Step, back_up, migrate
 from router.settings.schema import ENV_PREFIX, Settings
 from router.settings.watching import INTERVAL_S, Waker
 
@@ -102,10 +103,12 @@ class SettingsStore:
         on_change: Callable[[Settings], None] | None = None,
         group_s: float = GROUP_S,
         interval_s: float = INTERVAL_S,
+        steps: Sequence[Step] = STEPS,
     ) -> None:
         self.path = path
         self.on_change = on_change
         self.existed = False
+        self._steps = steps
         self._environ = environ
         self._forced = dict(forced or {})
         self._io: FileIO = io or DiskIO()
@@ -144,13 +147,14 @@ class SettingsStore:
     @property
     def explicit(self) -> frozenset[str]:
         """The keys that the file names."""
-        return frozenset(self._raw)
+        return frozenset(self._raw) - {VERSION_KEY}
 
     def load(self, *, set_aside_corrupt: bool = True) -> Settings:
         """Read the file, then the environment. Blocks briefly: call it before the loop runs.
 
         A file that cannot be read as JSON is set aside and defaults are used; a single wrong value gives way
-        to its default. Both are told in `problems`. Who only wants to look leaves a corrupt file where it is.
+        to its default. Both are told in `problems`. A file of an older version is brought to this one, and a
+        copy of it kept. Who only wants to look (not `set_aside_corrupt`) leaves the file as it is.
 
         Raises:
             ConfigError: an environment variable, or a value forced by the command line, is wrong.
@@ -175,6 +179,8 @@ class SettingsStore:
         else:
             self.existed = True
             self._take(document)
+            if set_aside_corrupt:
+                self._upgrade()
         for problem in self.problems:
             log.warning("%s", problem)
         self._settings = self._effective()
@@ -313,6 +319,24 @@ class SettingsStore:
         if self._settings != before and self.on_change is not None:
             self.on_change(self._settings)
 
+    def _upgrade(self) -> None:
+        """Write the file anew if it is of an older version whose keys meant something else."""
+        try:
+            data = self._io.read(self.path)
+            migrated = migrate(read_object(data), self._steps)
+            if not migrated.changed:
+                return
+            copy = back_up(self.path, migrated.found, data)
+            self._io.write(self.path, write_object(migrated.raw))
+            self._seen = self._stamp()
+        except (OSError, ValueError) as error:
+            self._file_problems += (
+                f"{self.path}: it is of an older version and could not be written anew ({error}); it is read "
+                "as this version means it",
+            )
+        else:
+            log.info("%s was of version %d; a copy is %s", self.path, migrated.found, copy.name)
+
     def _take(self, document: _Document) -> None:
         self._raw, self._values, self._file_problems = document.raw, document.values, document.problems
 
@@ -328,12 +352,15 @@ class SettingsStore:
         """Raises OSError, ValueError."""
         # Taken before the contents: an edit that comes between the two is seen at the next look.
         self._seen = self._stamp()
-        raw = read_object(self._io.read(self.path))
+        migrated = migrate(read_object(self._io.read(self.path)), self._steps)
+        raw = migrated.raw
         values: dict[str, Any] = {}
-        problems: list[str] = []
+        problems = [f"{self.path}: {migrated.problem}"] if migrated.problem else []
         faulty: set[str] = set()
         known = {info.key for info in schema.describe()}
         for key, value in raw.items():
+            if key == VERSION_KEY:
+                continue
             try:
                 values[key] = schema.check(key, value)
             except BadRequest as fault:
@@ -359,11 +386,15 @@ class SettingsStore:
         """
         problem = None
         try:
-            raw = read_object(self._io.read(self.path))
+            data = self._io.read(self.path)
+            migrated = migrate(read_object(data), self._steps)
+            raw = migrated.raw
+            if migrated.changed or migrated.newer:
+                back_up(self.path, migrated.found, data, once=migrated.newer)
         except FileNotFoundError:
-            raw = {}
+            raw = {VERSION_KEY: len(self._steps)}
         except ValueError as error:
-            raw, problem = dict(last), self._set_aside(error)
+            raw, problem = {VERSION_KEY: len(self._steps), **last}, self._set_aside(error)
         raw.update({key: list(value) if isinstance(value, tuple) else value for key, value in values.items()})
         self._io.write(self.path, write_object(raw))
         return raw, problem

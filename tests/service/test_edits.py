@@ -12,6 +12,7 @@ import pytest
 
 from router.errors import RouterError
 from router.paths import Paths
+from router.residency.pace import EDIT_INTERVAL_S
 from router.settings.store import DiskIO
 from router.snapshot import ResidentState, Snapshot
 from tests.service.live import live, policy
@@ -22,7 +23,10 @@ EDITS = 1_000
 
 
 def config(root: Path) -> Any:
-    return json.loads(Paths.under(root).config_file.read_text())
+    """What the settings file says, but for the version that every write records."""
+    found = json.loads(Paths.under(root).config_file.read_text())
+    found.pop("config_version", None)
+    return found
 
 
 def edit(step: int) -> dict[str, Any]:
@@ -42,6 +46,8 @@ async def test_of_a_thousand_edits_the_last_wins_and_few_passes_are_made(
         generations: list[int] = []
         end = router.router.subscribe(lambda s: generations.append(s.generation))
         before = reconciler.passes
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         edits = []
         for step in range(EDITS):
             edits.append(asyncio.create_task(router.router.set_settings(edit(step))))
@@ -49,8 +55,9 @@ async def test_of_a_thousand_edits_the_last_wins_and_few_passes_are_made(
         final = {"max_loaded_models": 1, "llm_pool_autosize": False, "parallel": 2}
         answers = await asyncio.gather(*edits, router.router.set_settings(final))
         await router.until_loaded("gamma")
-        # Three workers end besides, which cost a few passes each.
-        assert reconciler.passes - before <= EDITS // 20
+        # However long the edits take, there is no pass for each. Three workers end besides, which cost a few.
+        allowed = (loop.time() - begun) / EDIT_INTERVAL_S + 20
+        assert reconciler.passes - before <= min(allowed, EDITS // 4)
         assert answers == sorted(answers)
         assert generations == sorted(set(generations))
         end()

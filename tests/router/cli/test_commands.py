@@ -379,7 +379,11 @@ async def test_config_without_a_router_is_the_file_and_says_so(
     out, err = capsys.readouterr()
     assert out == 'max_loaded_models = 3\nmodels_dirs = ["/a", "/b"]\n'
     assert err == f"lemon-tray: Lemon Tray is not running; written to {paths.config_file}\n"
-    assert json.loads(paths.config_file.read_text()) == {"max_loaded_models": 3, "models_dirs": ["/a", "/b"]}
+    assert json.loads(paths.config_file.read_text()) == {
+        "config_version": 1,
+        "max_loaded_models": 3,
+        "models_dirs": ["/a", "/b"],
+    }
     assert await run("config", "get", "max_loaded_models") == 0
     out, err = capsys.readouterr()
     assert out == "3\n"
@@ -408,7 +412,7 @@ async def test_a_corrupt_file_is_told_and_not_moved_by_who_only_looks(
     assert paths.config_file.read_text() == "{oops"
     assert await run("config", "set", "port=5") == 0
     assert "was set aside as config.json.corrupt-" in capsys.readouterr().err
-    assert json.loads(paths.config_file.read_text()) == {"port": 5}
+    assert json.loads(paths.config_file.read_text()) == {"config_version": 1, "port": 5}
 
 
 def test_sizes_of_simulated_devices() -> None:

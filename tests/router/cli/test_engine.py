@@ -225,7 +225,10 @@ async def test_a_build_without_a_router(
     assert await run("list") == 0
     assert "* b100-vulkan  llama.cpp b100 (Vulkan) 100 (abcdef): a card\n" in capsys.readouterr().out
     assert await run("use", "b100-vulkan") == 0
-    assert json.loads(paths.config_file.read_text()) == {"engine": "b100-vulkan"}
+    assert json.loads(paths.config_file.read_text()) == {
+        "config_version": 1,
+        "engine": "b100-vulkan",
+    }
     assert await run("remove", "b100-vulkan") == 1
     assert "The setting engine names b100-vulkan. (Choose another first:" in capsys.readouterr().err
     assert await run("use", "auto") == 0

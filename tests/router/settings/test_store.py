@@ -57,7 +57,10 @@ def loaded(path: Path, environ: Mapping[str, str] | None = None, **more: Any) ->
 
 
 def written(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
+    """What the file says, but for the version that every write records."""
+    found = json.loads(path.read_text("utf-8"))
+    found.pop("config_version", None)
+    return found
 
 
 # Reading
