@@ -82,6 +82,8 @@ class Memory:
                 unseen.append(freed)
         self.reserved = reserved
         self.claims: dict[str, int] = {}
+        #: What this pass has admitted or claimed.
+        self.taken: dict[str, int] = {}
         self.unknown: set[str] = set()
         self.is_fresh = True
         #: What a load could take now, and soon, when what is under way has ended.
@@ -148,16 +150,29 @@ class Memory:
                 self.now[device] -= needs
                 by_charges, by_sample = self._late[device]
                 self._late[device] = (by_charges - needs, by_sample - needs)
-                self.soon[device] -= needs
+                self.soon[device] = min(self._late[device])
             self.held[device] += needs
+            self.taken[device] = self.taken.get(device, 0) + needs
             if claim:
                 self.claims[device] = self.claims.get(device, 0) + needs
 
     def leaves(self, holder: Holder) -> None:
         """A process is told to stop: its bytes come back, though not in this step."""
         for device, size in holder.holds.items():
-            if self.soon.get(device, UNBOUNDED) < UNBOUNDED:
-                self.soon[device] += size
+            if device in self._late:
+                by_charges, by_sample = self._late[device]
+                self._late[device] = (by_charges + size, by_sample + size + holder.unseen.get(device, 0))
+                self.soon[device] = min(self._late[device])
+
+    @property
+    def holds(self) -> Mapping[str, int]:
+        """What this pass has given to others, who will be where they are wanted, and may go after that."""
+        return self.taken
+
+    @property
+    def unseen(self) -> Mapping[str, int]:
+        """Nothing: it lessens the room by no more than that."""
+        return {}
 
     def without(self, holders: Iterable[Holder]) -> tuple[dict[str, int], dict[str, int]]:
         """The room, and what is held, after these have gone too."""
@@ -262,8 +277,8 @@ def _choose(
                 break
         if best is not None:
             return best
-    if loading:
-        room, held = memory.without((*idle, *busy, *loading))
+    if loading or memory.taken:
+        room, held = memory.without((*idle, *busy, *loading, memory))
         for placement in those(room):
             if memory.fits(placement, room, held):
                 return Choice(Outcome.LOADING, placement)
