@@ -201,7 +201,8 @@ class Admitting(Board):
         blocked_by = choose(ask, memory, idle, busy, [*later, *pinned]) if pinned else choice
         names = sorted({r.row.model for r in pinned}) if blocked_by.outcome is Outcome.LOADING else []
         placement = (blocked_by if names else choice).placement
-        error = refusals.insufficient(model.name, placement, memory, self.world, self.settings, names)
+        spared = self._spared(waiter)
+        error = refusals.insufficient(model.name, placement, memory, self.world, self.settings, names, spared)
         for member in self._group(model.name):
             # A helper spares models that others need not: what it is refused may be possible for them.
             if waiter.wants is not Wants.HELPER or member.wants is Wants.HELPER:
@@ -291,10 +292,7 @@ class Admitting(Board):
 
     def _who_may_go(self, waiter: WaiterRow) -> tuple[list[Planned], list[Planned], list[Planned]]:
         """Who holds memory and may go for a load, in order: idle ones, busy ones; and who may later."""
-        spared: Collection[str] = ()
-        if waiter.wants is Wants.HELPER:
-            asking = [p for p in self.desired.policies if p.name == waiter.policy]
-            spared = {name for p in asking for name in p.candidates}
+        spared = self._spared(waiter)
         idle, busy, later = [], [], []
         for resident in self.residents:
             if resident.state is EVICTING or resident.pinned or resident.row.model in spared:
@@ -310,6 +308,12 @@ class Admitting(Board):
         idle.sort(key=lambda r: (r.state is READY, not self._is_unwanted(r), r.row.use_order))
         busy.sort(key=lambda r: (r.drain is None and not r.row.was_draining, r.row.use_order))
         return idle, busy, later
+
+    def _spared(self, waiter: WaiterRow) -> Collection[str]:
+        """Models that do not go for this waiter: for a routing decision the policy's own candidates."""
+        if waiter.wants is not Wants.HELPER:
+            return ()
+        return {name for p in self.desired.policies if p.name == waiter.policy for name in p.candidates}
 
     def _await_sample(self) -> None:
         self.wants_sample = True

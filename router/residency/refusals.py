@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from router.errors import InsufficientMemory, LoadFailed, ModelNotFound, RouterError, SlotsPinned, Unavailable
@@ -75,6 +75,7 @@ def insufficient(
     world: World,
     settings: Settings,
     pinned: Iterable[str] = (),
+    spared: Collection[str] = (),
     given_back: Mapping[str, int] = {},
 ) -> RouterError:
     """The model has no room, and nobody who could go would make any.
@@ -82,10 +83,11 @@ def insufficient(
     Args:
         placement: the layout that came closest.
         pinned: models without which there would be room.
+        spared: models that do not go for this one, though they would for others.
         given_back: bytes by device of the model's own process, which goes first.
     """
     names = list(pinned)
-    devices = device_table(placement, memory, world, settings, given_back)
+    devices = device_table(placement, memory, world, settings, given_back, spared)
     short = [row for row in devices if row["needed"] > row["possible"]]
     where = "; ".join(
         f"{row['label']} needs {gib(row['needed'])} and could have {gib(max(row['possible'], 0))}"
@@ -98,6 +100,9 @@ def insufficient(
     else:
         help_text = "Take a smaller ctx_size, cache_type_k and cache_type_v q8_0, or a smaller quantization."
     blocked = f" Pinned models hold the rest: {', '.join(names)}." if names else ""
+    staying = sorted({r.model for r in world.residents if r.model in spared})
+    if staying:
+        blocked += f" For a routing decision none of its candidates is unloaded: {', '.join(staying)}."
     return InsufficientMemory(
         f"{model} does not fit: {where}.{blocked}",
         param="model",
@@ -112,14 +117,16 @@ def device_table(
     world: World,
     settings: Settings,
     given_back: Mapping[str, int] = {},
+    spared: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """For each device that a layout takes from: what is needed, and where the memory is. Bytes.
 
-    `possible` is what a load could have at most if every model that is not pinned were gone.
+    `possible` is what a load could have at most if every model were gone that is neither pinned nor spared.
     """
     booking = placement.booking if placement is not None else {}
-    pinned = {
-        device: sum(r.bytes.get(device, 0) for r in world.residents if r.model in world.pinned)
+    staying = {*world.pinned, *spared}
+    stays = {
+        device: sum(r.bytes.get(device, 0) for r in world.residents if r.model in staying)
         for device in memory.now
     }
     rows = []
@@ -139,7 +146,7 @@ def device_table(
                 "label": reading.device.label,
                 "needed": booking.get(device, 0),
                 "available": None if room >= UNBOUNDED else max(0, room),
-                "possible": room + (given_back.get(device, 0) if given_back else ours - pinned[device]),
+                "possible": room + (given_back.get(device, 0) if given_back else ours - stays[device]),
                 "total": reading.total,
                 "free": reading.free,
                 "charged": ours,
