@@ -49,7 +49,7 @@ class Place(Struct, frozen=True):
 
 def folder(path: Path) -> Place:
     """A folder that the user named."""
-    expanded = path.expanduser()
+    expanded = Path(os.path.expanduser(path))  # Path's own raises where there is no such user
     return Place(expanded, label=expanded.name or os.fspath(expanded))
 
 

@@ -150,7 +150,7 @@ def _setting(key: str) -> Callable[[str], Any]:
 
 
 def _folder(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+    return Path(os.path.expanduser(text)).absolute()
 
 
 def _pair(text: str) -> tuple[str, str]:

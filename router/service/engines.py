@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -329,4 +330,5 @@ def _offer_view(offer: Offer) -> EngineView:
 def _normal(setting: str) -> str:
     """A path in full; anything else as it is."""
     setting = setting.strip()
-    return str(Path(setting).expanduser()) if setting.startswith("~") else setting
+    # Path.expanduser raises where there is no such user.
+    return os.path.expanduser(setting)

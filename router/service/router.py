@@ -365,7 +365,8 @@ class Router:
     def _look_in_places(self) -> None:
         """Tell the catalog where to look, by the settings in force."""
         settings = self._store.settings
-        asked = (Path(folder).expanduser() for folder in settings.models_dirs)
+        # Path.expanduser raises where there is no such user.
+        asked = (Path(os.path.expanduser(folder)) for folder in settings.models_dirs)
         self._catalog.folders = (self._paths.models_dir, *self._models_dirs, *asked)
         self._catalog.stores = stores(settings.model_sources, self._environ)
 
