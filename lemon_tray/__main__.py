@@ -11,6 +11,7 @@ CLI_COMMANDS: Final = frozenset(
     {
         "config",
         "engine",
+        "import",
         "key",
         "load",
         "plan",

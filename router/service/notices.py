@@ -13,15 +13,18 @@ POOL_NOTICE_SINCE: Final = (0, 1, 0)
 """The first version that sizes the pool by policies: who comes from an older one is told."""
 
 
-def owed_after_start(state: State, *, config_existed: bool, names_autosize: bool) -> bool:
+def owed_after_start(
+    state: State, *, config_existed: bool, names_autosize: bool, imported: bool = False
+) -> bool:
     """Whether this start is an upgrade that the user has to be told about, as soon as it matters to them.
 
-    It is if an older version ran last, or if there are settings of unknown origin that do not name the key.
+    It is if an older version ran last, if settings were imported from another program since, or if there are
+    settings of unknown origin that do not name the key.
     Someone who starts afresh has nothing to be surprised by.
     """
     if POOL_NOTICE in state.told:
         return False
-    if POOL_NOTICE in state.owed:
+    if POOL_NOTICE in state.owed or imported:
         return True
     if state.last_run_version:
         return _version(state.last_run_version) < POOL_NOTICE_SINCE

@@ -257,16 +257,19 @@ class Router:
         """Note which version runs, and before that what the one that ran last makes necessary to tell."""
         state = self._state.state
         owed = state.owed
+        imported = await asyncio.to_thread(self._state.imported)
         if notices.owed_after_start(
             state,
             config_existed=self._store.existed,
             names_autosize="llm_pool_autosize" in self._store.explicit,
+            imported=imported,
         ):
             owed = tuple(dict.fromkeys((*owed, notices.POOL_NOTICE)))
-        if (state.last_run_version, state.owed) == (__version__, owed):
-            return
         try:
-            await self._state.update(last_run_version=__version__, owed=owed)
+            if (state.last_run_version, state.owed) != (__version__, owed):
+                await self._state.update(last_run_version=__version__, owed=owed)
+            if imported:
+                await asyncio.to_thread(self._state.forget_imported)
         except OSError as error:
             log.warning("%s could not be written: %s", self._state.path, error)
 

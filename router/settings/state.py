@@ -15,6 +15,7 @@ from router.settings.files import write_atomically
 log = logging.getLogger(__name__)
 
 STATE_NAME: Final = "state.json"
+IMPORTED_NAME: Final = "imported"
 
 
 class State(Struct, frozen=True):
@@ -29,18 +30,36 @@ class State(Struct, frozen=True):
     told: tuple[str, ...] = ()
 
 
+def mark_imported(state_dir: Path) -> None:
+    """Note that settings came from another program, for the next start to see. Blocks.
+
+    A file of its own: a router that runs meanwhile writes the state from memory.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    write_atomically(state_dir / IMPORTED_NAME, b"")
+
+
 class StateFile:
-    """The state in force, and its file."""
+    """The state in force, and its file. Fields of a newer version are kept."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / STATE_NAME
         self.state = State()
+        self._unknown: dict[str, Any] = {}
         self._order = asyncio.Lock()
 
     def load(self) -> State:
         """Read the file. One that is missing or damaged gives the state of a first run. Blocks briefly."""
+        self._unknown = {}
         try:
-            self.state = msgspec.json.decode(self.path.read_bytes(), type=State)
+            data = self.path.read_bytes()
+            self.state = msgspec.json.decode(data, type=State)
+            fields = msgspec.json.decode(data, type=dict[str, Any])
+            self._unknown = {
+                key: value for key, value in fields.items() if key not in State.__struct_fields__
+            }
         except FileNotFoundError:
             self.state = State()
         except (OSError, msgspec.MsgspecError, UnicodeError) as error:
@@ -56,8 +75,17 @@ class StateFile:
         """
         self.state = msgspec.structs.replace(self.state, **changes)
         async with self._order:
-            await asyncio.to_thread(write_atomically, self.path, msgspec.json.encode(self.state))
+            fields = {**self._unknown, **msgspec.structs.asdict(self.state)}
+            await asyncio.to_thread(write_atomically, self.path, msgspec.json.encode(fields))
         return self.state
+
+    def imported(self) -> bool:
+        """Whether settings were imported since that was last forgotten. Blocks briefly."""
+        return self.path.with_name(IMPORTED_NAME).exists()
+
+    def forget_imported(self) -> None:
+        """The import has been looked at. Blocks briefly."""
+        self.path.with_name(IMPORTED_NAME).unlink(missing_ok=True)
 
     async def tell(self, notice: str) -> State:
         """Record that a notice has been told."""

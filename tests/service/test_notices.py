@@ -49,6 +49,18 @@ def test_who_is_owed_the_notice(state: State, existed: bool, names_key: bool, ow
 
 
 @pytest.mark.parametrize(
+    ("state", "owed"),
+    [
+        (State(), True),
+        (State(last_run_version="0.2.0"), True),
+        (State(last_run_version="0.2.0", told=(POOL_NOTICE,)), False),
+    ],
+)
+def test_an_import_makes_the_notice_owed(state: State, owed: bool):
+    assert owed_after_start(state, config_existed=True, names_autosize=True, imported=True) is owed
+
+
+@pytest.mark.parametrize(
     ("changes", "shown"),
     [
         ({}, True),
