@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -211,6 +212,7 @@ class SettingsWindow(AppWindow):
         self.at_start: Mapping[str, Any] = {}
         self._only_changed = False
         self._state: tuple[object, ...] = ()
+        self._ordered: list[str] = []
         self._kinds: set[str] = set()
         self._views: tuple[SettingView, ...] = ()
         self._jump = ""
@@ -322,6 +324,25 @@ class SettingsWindow(AppWindow):
         self._side_bar.show_buttons([*self.side.values()], self.changed)
         self._show_footer()
         self._follow_scroll()
+        self._order_focus()
+
+    def _order_focus(self) -> None:
+        """The keyboard goes as the eye does: search, badges, groups, rows, what is below."""
+        order = self.body.order()
+        if order == self._ordered:
+            return
+        self._ordered = order
+        chain: list[QWidget] = [self.search, *self.filters.values(), *self.side.values(), self.changed]
+        for key in order:
+            row = self.body.rows[key]
+            chain += [
+                part
+                for part in row.editor.findChildren(QWidget)
+                if part.focusPolicy() & Qt.FocusPolicy.TabFocus and part.window() is self
+            ]
+            chain.append(row.reset)
+        for one, following in itertools.pairwise([*chain, self.restart, self.open_file, self.reset_all]):
+            QWidget.setTabOrder(one, following)
 
     def _go_on(self) -> None:
         if self.isVisible():

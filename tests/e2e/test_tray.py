@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import signal
 import subprocess
 import sys
@@ -190,4 +192,71 @@ def test_a_real_model_is_shown_and_its_worker_ends_with_the_app(
     app.process.send_signal(number)
     assert app.ended(10) == (0 if number is signal.SIGTERM else -number)
     wait_for("the worker to end", lambda: not [pid for pid in workers if alive(pid)], 5)
+    assert app.complaints() == []
+
+
+def window(desktop: Desktop, title: str) -> Window | None:
+    """The app's window of that title, if it is on the screen."""
+    for found in desktop.windows():
+        if found.name.startswith(title) and found.width > 300 and desktop.is_shown(found):
+            return found
+    return None
+
+
+def choose(desktop: Desktop, rows_from_below: int) -> None:
+    """Open the menu and take a row, counted from below."""
+    icon = wait_for("the icon", desktop.icon)
+    # Elsewhere each time: two clicks at one place could make a double click, which opens nothing. And again,
+    # for a window that has just closed may take the menu with it when the keyboard goes elsewhere.
+    for side in itertools.islice(itertools.cycle((3, 18, 10)), 6):
+        desktop.click(icon.x + side, icon.middle[1], button=3)
+        with contextlib.suppress(AssertionError):
+            wait_for("the menu", desktop.menu, 4)
+            break
+    desktop.key(*["Up"] * rows_from_below, "Return")
+    wait_for("the menu to close", lambda: desktop.menu() is None)
+
+
+def with_keyboard(desktop: Desktop, title: str) -> Window:
+    """The app's window of that title, once it has the keyboard."""
+
+    def look() -> Window | None:
+        active = desktop.tool("xdotool", "getactivewindow", "getwindowname")
+        return window(desktop, title) if active.startswith(title) else None
+
+    return wait_for(title, look)
+
+
+@pytest.mark.fault("F27")
+def test_windows_open_from_the_menu_and_a_setting_follows_the_endpoint(desktop: Desktop) -> None:
+    app = desktop.app("--hidden", *SIMULATED).ready()
+    for title, row in (("Log", 3), ("Engines", 5), ("Policies", 6), ("Models", 7)):
+        choose(desktop, row)
+        with_keyboard(desktop, title)
+        desktop.key("Escape")
+        wait_for("it to close", lambda title=title: window(desktop, title) is None)
+    choose(desktop, 4)
+    settings = with_keyboard(desktop, "Settings")
+    desktop.key("ctrl+f")
+    desktop.tool("xdotool", "type", "autosize")
+
+    def knob() -> tuple[int, int] | None:
+        """Where the only switch is, while it is on."""
+        picture = desktop.picture()
+        x = settings.x + settings.width - 76 - 10
+        for y in range(settings.y + 100, settings.y + 240):
+            if picture.pixelColor(x, y).name() == KNOB:
+                return x, y + 4
+        return None
+
+    spot = wait_for("its switch", knob)
+    desktop.click(*spot)
+    wait_for("the setting to change", lambda: not autosize(app))
+    wait_for("the switch to show it", lambda: knob() is None)
+    app.post("/internal/set", {"llm_pool_autosize": True})  # from elsewhere
+    wait_for("the switch to follow", knob)
+    desktop.key("Escape", "Escape")
+    wait_for("the window to close", lambda: window(desktop, "Settings") is None)
+    choose(desktop, 1)
+    assert app.ended() == 0
     assert app.complaints() == []

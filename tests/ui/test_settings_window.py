@@ -27,7 +27,7 @@ from router.settings import schema
 from router.snapshot import Snapshot
 from router.units import GIB, MIB
 from tests.ui import canned
-from tests.ui.conftest import Paints, until
+from tests.ui.conftest import Paints, active, until
 from tests.ui.fake_door import FakeDoor
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -403,3 +403,19 @@ def test_a_refusal_of_the_router_stands_in_the_row(qloop: Run, look: Look, qtbot
         await actions.close()
 
     qloop(flow())
+
+
+def test_the_keyboard_goes_as_the_eye_does(window: SettingsWindow, qtbot: QtBot) -> None:
+    active(window, qtbot)
+    window.search.setFocus()
+    seen: list[str] = []
+    for _ in range(16):
+        QTest.keyClick(window.focusWidget(), Qt.Key.Key_Tab)
+        widget = window.focusWidget()
+        assert widget is not None
+        seen.append(widget.accessibleName())
+    assert seen[:3] == ["Show only live", "Show only next load", "Show only restart"]
+    groups = list(dict.fromkeys(i.group for i in schema.describe()))
+    assert [name.partition(",")[0] for name in seen[3 : 3 + len(groups)]] == groups
+    rows = seen[3 + len(groups) + 2 :]
+    assert rows[:2] == ["Autosize the pool", "Max loaded models"]
