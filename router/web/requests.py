@@ -104,7 +104,7 @@ async def decode_fields(body: Body, options: WebOptions) -> Fields:
     Raises:
         BadRequest: naming the field at fault.
     """
-    fields = await _decoded(body, _decode_fields, options)
+    fields = await _decoded(body, _decode_fields, options, of_form=True)
     if not fields.model.strip():
         raise BadRequest("`model` is empty. Name a model; GET /v1/models lists them.", param="model")
     return fields
@@ -175,13 +175,16 @@ def keep_alive_s(value: str | int | float | UnsetType | None) -> float | None:
     return -1.0 if seconds < 0 else seconds
 
 
-async def _decoded(body: Body, decode: Callable[[Body], T], options: WebOptions) -> T:
+async def _decoded(
+    body: Body, decode: Callable[[Body], T], options: WebOptions, *, of_form: bool = False
+) -> T:
+    """What `decode` makes of the body; with `of_form` it does not matter what long texts say."""
     if len(body) <= options.inline_body:
-        return _checked(body, decode)
-    return await asyncio.to_thread(_checked, body, decode)
+        return _checked(body, decode, of_form)
+    return await asyncio.to_thread(_checked, body, decode, of_form)
 
 
-def _checked(body: Body, decode: Callable[[Body], T]) -> T:
+def _checked(body: Body, decode: Callable[[Body], T], of_form: bool) -> T:
     if _SOMETHING.search(body) is None:
         raise BadRequest("The body is empty. Send a JSON object.")
     if body.startswith(_BOM):
@@ -194,7 +197,7 @@ def _checked(body: Body, decode: Callable[[Body], T]) -> T:
             outline = body
         else:
             _check_utf8(body)
-            outline = _outline(body)
+            outline = _outline(body) if of_form else body
         if _SURROGATE.search(outline):
             _check_surrogates(outline)
         return decode(outline)
