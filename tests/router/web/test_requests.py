@@ -10,7 +10,7 @@ import pytest
 
 from router.errors import BadRequest
 from router.web.options import WebOptions
-from router.web.requests import decode_fields, keep_alive_s, rewritten
+from router.web.requests import decode_fields, decode_object, keep_alive_s, rewritten
 from tests.router.web.fakes import CHAT, SAFETY_S, chat, reply, site
 
 OPTIONS = WebOptions()
@@ -286,3 +286,48 @@ async def test_what_is_rewritten_keeps_all_other_bytes(options: WebOptions) -> N
     assert await rewritten(body, options, model=None) == (
         b'{"model":"auto","x":1.500,"y":[1,  2],"z":"\\u00e9\xc3\xa9"}'
     )
+
+
+BLOCKS = "QUJD" * (1 << 19)
+
+
+@pytest.mark.fault("F04")
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("", "", None),
+        ("x, y", ", z", None),
+        ("\\u00", "\\n", None),
+        ("\\ud83d\\ude42", "\\\\", None),
+        ("\\ud83d", "", "surrogate"),
+        ("", "\\x", "not valid JSON"),
+        ("", '"', "not valid JSON"),
+        ("é", "é", None),
+    ],
+)
+async def test_long_texts_are_left_out_where_only_the_form_matters(
+    before: str, after: str, fault: str | None
+) -> None:
+    content = before + ("E9" if before.endswith("00") else "") + BLOCKS + after
+    text = f'{{"model":"alpha","messages":[{{"role":"user","content":"{content}"}}],"stream":true}}'
+    body = text.encode()
+    if fault is None:
+        fields = await decode_fields(body, OPTIONS)
+        assert (fields.model, fields.stream) == ("alpha", True)
+        assert isinstance(fields.messages, list)
+        assert fields.messages[0].role == "user"
+        msgspec.json.decode(body)
+    else:
+        with pytest.raises(BadRequest, match=fault):
+            await decode_fields(body, OPTIONS)
+
+
+async def test_nothing_is_left_out_of_a_body_that_is_read_whole() -> None:
+    assert await decode_object(msgspec.json.encode({"x": BLOCKS}), OPTIONS) == {"x": BLOCKS}
+
+
+async def test_an_image_reaches_the_worker_whole() -> None:
+    body = chat(text="data:image/png;base64," + BLOCKS)
+    async with site(reply) as s:
+        assert (await s.ask("POST", CHAT, body)).status == 200
+        assert s.worker.requests[0].body == body
