@@ -77,6 +77,7 @@ FAULTS: Final = {
 
 #: Areas of which every fault must have a test now.
 COMPLETE: Final = (
+    "admission",
     "config",
     "http",
     "lifecycle",

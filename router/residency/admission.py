@@ -81,6 +81,8 @@ class Memory:
             if any(freed.reserves.values()):
                 unseen.append(freed)
         self.reserved = reserved
+        #: Of what is held, what processes hold that are being stopped.
+        self._leaving = leaving
         self.claims: dict[str, int] = {}
         #: What this pass has admitted or claimed.
         self.taken: dict[str, int] = {}
@@ -159,6 +161,7 @@ class Memory:
     def leaves(self, holder: Holder) -> None:
         """A process is told to stop: its bytes come back, though not in this step."""
         for device, size in holder.holds.items():
+            self._leaving[device] += size
             if device in self._late:
                 by_charges, by_sample = self._late[device]
                 self._late[device] = (by_charges + size, by_sample + size + holder.unseen.get(device, 0))
@@ -176,7 +179,7 @@ class Memory:
 
     def without(self, holders: Iterable[Holder]) -> tuple[dict[str, int], dict[str, int]]:
         """The room, and what is held, after these have gone too."""
-        room, held = dict(self.soon), dict(self.held)
+        room, held = dict(self.soon), {name: size - self._leaving[name] for name, size in self.held.items()}
         late = dict(self._late)
         for holder in holders:
             for device, size in holder.holds.items():
@@ -259,8 +262,9 @@ def _choose(
         if memory.fits(placement, memory.now, memory.held):
             return Choice(Outcome.FITS, placement)
     if memory.soon != memory.now:
-        for placement in those(memory.soon):
-            if memory.fits(placement, memory.soon, memory.held):
+        room, held = memory.without(())
+        for placement in those(room):
+            if memory.fits(placement, room, held):
                 return Choice(Outcome.COMING, placement)
     for candidates in (idle, (*idle, *busy)) if busy else (idle,):
         if not candidates:

@@ -273,21 +273,17 @@ class Admitting(Board):
         self.memory.take(choice.placement, claim=True)
 
     def _empty_for(self, ask: Ask, idle: Sequence[Planned], kept: Placement | None) -> Choice | None:
-        """For a model whose worker ran out of memory: everybody idle on its devices goes first, and their
-        memory has to be back. None when that is done."""
+        """For a model whose worker ran out of memory: everybody idle on its devices goes first. None when
+        they have gone."""
         placement = kept or next(iter(ask(self.memory.now)), None)
         if placement is None:
             return None
         there = [r for r in idle if any(r.holds.get(device, 0) for device in placement.booking)]
         if there:
             return Choice(Outcome.VICTIMS, placement, tuple(there))
-        if self.memory.now != self.memory.soon:
-            self._await_sample()
-            going = any(r.state is EVICTING and not r.row.stuck for r in self.residents)
-            recovering = [f.at + RECOVERY_S for f in self.world.freed if f.at + RECOVERY_S > self.now]
-            self.deadlines += recovering
-            if going or recovering:
-                return Choice(Outcome.COMING, placement)
+        leaving = (r for r in self.residents if r.state is EVICTING and not r.row.stuck)
+        if any(r.holds.get(device, 0) for r in leaving for device in placement.booking):
+            return Choice(Outcome.COMING, placement)
         return None
 
     def _who_may_go(self, waiter: WaiterRow) -> tuple[list[Planned], list[Planned], list[Planned]]:
