@@ -50,8 +50,10 @@ def make_editor(look: Look, info: SettingInfo, parent: QWidget) -> Editor:
             return ChoiceEditor(look, words, parent)
         case "size":
             return SizeEditor(look, read, size_parts, {"MiB": MIB, "GiB": GIB}, parent)
-        case "list":
+        case "list" if info.items == "folder":
             return FoldersEditor(look, parent)
+        case "list":
+            return TextEditor(look, read, ", ".join, width=276, parent=parent)
         case "str":
             return TextEditor(
                 look,

@@ -89,7 +89,8 @@ def test_every_setting_has_the_editor_of_its_type(window: SettingsWindow) -> Non
     }
     for info in schema.describe():
         row = window.body.rows[info.key]
-        assert type(row.editor) is kinds[info.type], info.key
+        kind = TextEditor if info.items not in ("", "folder") else kinds[info.type]
+        assert type(row.editor) is kind, info.key
         assert row.title.text() == info.title
         assert row.help.text() == info.help
         assert row.key_line.text().startswith(info.key)
@@ -131,6 +132,14 @@ def test_a_word_can_be_picked_for_a_special_value(window: SettingsWindow, asked:
     combo.setCurrentIndex(0)
     combo.activated.emit(0)
     assert asked == [Command(Kind.SET, "evict_idle_timeout_s", -1)]
+
+
+def test_other_lists_are_typed_with_commas(window: SettingsWindow, asked: list[Command]) -> None:
+    window.show_snapshot(snapshot(cors_origins=["http://a:1"]))
+    entry = window.body.rows["cors_origins"].editor.entry  # type: ignore[attr-defined]
+    assert entry.text() == "http://a:1"
+    type_into(entry, "http://a:1, app://b")
+    assert asked == [Command(Kind.SET, "cors_origins", ("http://a:1", "app://b"))]
 
 
 def test_folders_are_removed_one_by_one(window: SettingsWindow, asked: list[Command]) -> None:
