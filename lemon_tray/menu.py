@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from lemon_tray.edits import Edits
 from lemon_tray.names import limit_text, plain
-from lemon_tray.view import Banner, BannerKind, Command, Kind, MenuModel, PanelView
+from lemon_tray.view import Banner, BannerKind, Command, Kind, MenuModel, Option, PanelView
 from lemon_tray.words import translate
 
 LIMITS: Final = (*range(1, 17), -1)
@@ -235,6 +235,9 @@ class TrayMenu(QObject):
     def _show_banner(self, banner: Banner | None) -> None:
         lines: list[str] = []
         options = banner.options if banner else ()
+        if banner is not None and banner.more:
+            text = translate("Menu", "Show the next ({count} more)").format(count=banner.more)
+            options = (*options, Option(label=text, command=Command(Kind.NEXT_BANNER)))
         if banner is not None:
             title = banner.title
             if banner.kind is BannerKind.WARNING:

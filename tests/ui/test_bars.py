@@ -69,6 +69,10 @@ def test_texts_and_lines_have_contrast(tokens: object) -> None:
     assert contrast(t.warning.ink, t.warning.ground) >= 4.5
     assert contrast(t.error.ink, t.error.ground) >= 4.5
     assert contrast(t.error.ink, t.bg) >= 4.5
+    for state in (t.good, t.info):
+        assert contrast(state.ink, state.ground) >= 4.5
+        assert contrast(state.ink, t.bg) >= 4.5
+    assert contrast(t.bg, t.switch_on) >= 4.5  # the chosen word of a row of words
     assert contrast(t.on_lemon, t.lemon) >= 4.5
     for colour in (*t.segments, t.others):
         assert contrast(colour, t.track) >= 3

@@ -123,9 +123,22 @@ def test_the_banner_and_its_buttons_are_the_first_rows(menu: TrayMenu) -> None:
     menu.show_view(view_of(canned.notice()))
     rows = texts(menu.menu)
     end = rows.index("Open panel")
-    assert rows[end - 4] == "Keep (changes no setting)"
+    assert rows[end - 5] == "Keep (changes no setting)"
     menu.show_view(view_of(canned.loading()))
     assert texts(menu.menu)[0] == "Open panel"
+
+
+def test_the_banners_behind_the_first_are_reached_too(menu: TrayMenu) -> None:
+    asked: list[Command] = []
+    menu.asked.connect(asked.append)
+    of = msgspec.structs.replace(canned.warning(), models=())
+    menu.show_view(view_of(of))
+    find(menu.menu, "Show the next (1 more)").trigger()
+    assert asked == [Command(Kind.NEXT_BANNER)]
+    menu.show_view(view_of(of, banner_index=1))
+    assert texts(menu.menu)[0] == "(No models yet)"
+    menu.show_view(view_of(canned.warning()))
+    assert not any("Show the next" in row for row in texts(menu.menu))
 
 
 def test_each_row_asks_for_what_it_says(menu: TrayMenu) -> None:
