@@ -64,11 +64,14 @@ class Failed(Exception):
 class Builder:
     """Runs the steps. With `dry` it prints commands instead, and touches no file."""
 
-    def __init__(self, *, dry: bool = False, given: Path | None = None, out: Path | None = None) -> None:
+    def __init__(
+        self, *, dry: bool = False, given: Path | None = None, out: Path | None = None, fast: bool = False
+    ) -> None:
         self.dry = dry
         self.build = ROOT / "build"
         self.out = out or ROOT / "dist"
         self._given = given
+        self.fast = fast
         self._ready = False
         self.made: list[Path] = []
 
@@ -290,11 +293,18 @@ class Builder:
         target = self.out / f"{NAME}-{VERSION}-windows-x64-setup.exe"
         if not self.dry:
             self.out.mkdir(exist_ok=True)
-        dash, warnings = ("/", "/WX") if sys.platform == "win32" else ("-", "-WX")
+        listing = self.build / "files.nsh"
+        print(f"+ list {self.payload} in {listing}", flush=True)
+        if not self.dry:
+            self.build.mkdir(exist_ok=True)
+            listing.write_text(nsis_listing(self.payload), encoding="utf-8")
+        dash = "/" if sys.platform == "win32" else "-"
+        values = {"VERSION": VERSION, "PAYLOAD": self.payload, "FILES": listing, "OUTFILE": target}
+        if self.fast:
+            values["FAST"] = "1"
         self.run(
-            "makensis",
-            *(f"{dash}V2", warnings, f"{dash}INPUTCHARSET", "UTF8"),
-            *(f"{dash}DVERSION={VERSION}", f"{dash}DPAYLOAD={self.payload}", f"{dash}DOUTFILE={target}"),
+            *("makensis", f"{dash}V2", f"{dash}WX", f"{dash}INPUTCHARSET", "UTF8"),
+            *(f"{dash}D{name}={value}" for name, value in values.items()),
             HERE / "windows" / "lemon-tray.nsi",
         )
         self.finished(target)
@@ -321,6 +331,30 @@ class Builder:
             if path.is_file() and not path.name.startswith("SHA256SUMS")
         ]
         (self.out / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+
+
+def nsis_listing(folder: Path) -> str:
+    """Two macros for the Windows installer: one installs each file of a folder, one removes each again."""
+    entries = sorted(folder.rglob("*"))
+    folders = [path for path in entries if path.is_dir() and not path.is_symlink()]
+    # A link to a file is that file once more: Windows has no links for everybody.
+    found = [path for path in entries if path.is_file()]
+    if any("$" in str(path.relative_to(folder)) or '"' in path.name for path in entries):
+        raise Failed("A file's name cannot be written in the installer's script.")
+
+    def place(path: Path) -> str:
+        inside = str(path.relative_to(folder)).replace("/", "\\")
+        return "$INSTDIR" if inside == "." else f"$INSTDIR\\{inside}"
+
+    size = sum(path.stat().st_size for path in found)
+    lines = [f"!define PAYLOAD_KIB {size // 1024}", "!macro INSTALL_PAYLOAD"]
+    for where in (folder, *folders):
+        lines.append(f'  SetOutPath "{place(where)}"')
+        lines += [f'  File "{path}"' for path in found if path.parent == where]
+    lines += ["!macroend", "!macro REMOVE_PAYLOAD"]
+    lines += [f'  Delete "{place(path)}"' for path in found]
+    lines += [f'  RMDir "{place(path)}"' for path in reversed(folders)]
+    return "\n".join([*lines, "!macroend", ""])
 
 
 def filled(text: str) -> str:
@@ -538,12 +572,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print each command, run none")
     parser.add_argument("--payload", type=Path, help="wrap this folder instead of building one")
     parser.add_argument("--out", type=Path, help="put the packages here instead of into dist/")
+    parser.add_argument("--fast", action="store_true", help="compress the Windows installer less: for a try")
     given = parser.parse_args(arguments)
     kinds = [each for kind in given.kinds for each in (ALL[sys.platform] if kind == "all" else (kind,))]
     builder = Builder(
         dry=given.dry_run,
         given=given.payload.resolve() if given.payload else None,
         out=given.out.resolve() if given.out else None,
+        fast=given.fast,
     )
     try:
         for kind in dict.fromkeys(kinds):

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Removes what install.sh installed. Settings, policies, models and the log stay, unless --purge is given.
 #
 #   uninstall.sh           remove the program
