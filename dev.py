@@ -43,6 +43,7 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   run [ARGUMENTS]     start the tray app from this checkout, such as: run --demo; run serve --port 13305
   test [ARGUMENTS]    run the tests; arguments go to pytest
   test --long         run the long randomised tests instead
+  test --packages     build the packages and try them in a bare system instead; as root
   test --vulkan       run the tests on a software GPU instead; fetches a llama-server with Vulkan (68 MB)
   lint                ruff, mypy and the import rules
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
@@ -598,14 +599,33 @@ def ensure_tests(setup: Setup) -> None:
 def command_test(setup: Setup, arguments: list[str]) -> int:
     ensure_tests(setup)
     os.chdir(setup.root)
-    long, vulkan = "--long" in arguments, "--vulkan" in arguments
-    rest = [argument for argument in arguments if argument not in ("--long", "--vulkan")]
-    chosen = "long" if long else "not long and not vulkan"
+    special = ("--long", "--vulkan", "--packages")
+    long, vulkan, packages = (flag in arguments for flag in special)
+    rest = [argument for argument in arguments if argument not in special]
+    chosen = "long" if long else "not long and not vulkan and not packages"
+    if packages:
+        ensure_packages(setup)
+        chosen = "packages"
     if vulkan:
         ensure_vulkan(setup)
         chosen = "vulkan"
     profile = {"HYPOTHESIS_PROFILE": "long"} if long else {}
     replace([str(setup.interpreter), "-m", "pytest", "-m", chosen, *rest], profile)
+
+
+def ensure_packages(setup: Setup) -> None:
+    """Build the packages that are tried out, and install what makes a bare system, where that may be.
+
+    Raises:
+        Stop: it needs the user, or a package could not be built.
+    """
+    if may_install() and shutil.which("mmdebstrap") is None:
+        install(["mmdebstrap"], "a bare system")
+    if os.environ.get("LEMON_TRAY_DEB"):  # one that is there already
+        return
+    program = [setup.python, str(setup.root / "dev.py"), "package", "wheel", "deb"]
+    if subprocess.run(program, cwd=setup.root, check=False).returncode:
+        raise Stop("The packages could not be built.", NEEDS_YOU)
 
 
 def vulkan_program(cache: Path) -> Path:

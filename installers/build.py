@@ -231,7 +231,7 @@ class Builder:
         (documents / "changelog.gz").write_bytes(
             gzip.compress(
                 f"{NAME} ({VERSION}) stable; urgency=medium\n\n"
-                f"  * The changes are listed in {HOMEPAGE}/blob/main/CHANGELOG.md\n\n"
+                f"  * See {HOMEPAGE}/blob/main/CHANGELOG.md\n\n"
                 f" -- {MAINTAINER}  {debian_date(source_date())}\n".encode(),
                 9,
                 mtime=0,

@@ -43,7 +43,12 @@ def declared(*groups: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize(
-    ("name", "groups"), [("requirements.lock", ("build",)), ("requirements-dev.lock", ("build", "dev"))]
+    ("name", "groups"),
+    [
+        ("requirements.lock", ("build",)),
+        ("requirements-dev.lock", ("build", "dev")),
+        ("requirements-package.lock", ("build", "package")),
+    ],
 )
 def test_the_lock_matches_pyproject(name: str, groups: tuple[str, ...]) -> None:
     pins = locked(name)
@@ -55,8 +60,9 @@ def test_the_lock_matches_pyproject(name: str, groups: tuple[str, ...]) -> None:
     assert stale == [], "run: python3 dev.py lock"
 
 
-def test_both_locks_name_the_same_releases() -> None:
-    assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
+@pytest.mark.parametrize("name", ["requirements-dev.lock", "requirements-package.lock"])
+def test_all_locks_name_the_same_releases(name: str) -> None:
+    assert locked("requirements.lock").items() <= locked(name).items()
 
 
 def test_the_build_backend_is_locked() -> None:
@@ -187,7 +193,7 @@ def test_run_passes_its_arguments_on() -> None:
 @pytest.mark.parametrize(
     ("arguments", "tail", "profile"),
     [
-        (["-k", "a or b"], ["-m", "not long and not vulkan", "-k", "a or b"], {}),
+        (["-k", "a or b"], ["-m", "not long and not vulkan and not packages", "-k", "a or b"], {}),
         (["--vulkan", "-x"], ["-m", "vulkan", "-x"], {}),
         (["--long", "-x"], ["-m", "long", "-x"], {"HYPOTHESIS_PROFILE": "long"}),
     ],
