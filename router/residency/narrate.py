@@ -31,6 +31,7 @@ class Narrator:
         self._feed = feed
         self._labels: dict[str, str] = {}
         self._refused: dict[str, str] = {}
+        self._deferred: dict[str, set[str]] = {}
 
     def _tell(
         self,
@@ -65,6 +66,7 @@ class Narrator:
     def loading(self, resident: Resident, readings: Iterable[DeviceReading]) -> None:
         self._labels.update({r.device.id: r.device.label for r in readings})
         self._refused.pop(resident.model.name, None)
+        self._deferred.pop(resident.model.name, None)
         needs = sum(_where_it_counts(resident.spec.booking).values())
         self._tell_of(
             resident,
@@ -195,11 +197,17 @@ class Narrator:
             reason=error.code,
         )
 
-    def blocked_changed(self, before: Mapping[str, Wait], after: Mapping[str, Wait]) -> None:
-        """Told once for a wait that depends on others; one that ends by itself is no news."""
-        for model, wait in after.items():
-            told = before.get(model)
-            if not wait.brief and (told is None or told.brief):
+    def blocked(self, waits: Mapping[str, Wait]) -> None:
+        """Told once for what a model waits for, until it loads or nobody waits for it; a wait that ends by
+        itself is no news."""
+        for model in self._deferred.keys() - waits.keys():
+            del self._deferred[model]
+        for model, wait in waits.items():
+            if wait.brief:
+                continue
+            told = self._deferred.setdefault(model, set())
+            if wait.cause not in told:
+                told.add(wait.cause)
                 self._tell("defer", f"{wait.sentence}.", model=model)
 
     # The whole

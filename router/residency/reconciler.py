@@ -397,8 +397,6 @@ class Reconciler:
         self._replan_s = REPLAN_FIRST_S
         for resident in self.table.residents.values():
             resident.newcomer = False
-            self._set_drain(resident, made.draining.get(resident.id))
-        self._say.blocked_changed(self.blocked, made.blocked)
         self.blocked = made.blocked
         self.claims = made.claims
         self.table.intents = made.intents
@@ -413,6 +411,10 @@ class Reconciler:
             except Exception:
                 # A fault in one action stays there: the others and the next pass go on.
                 log.exception("Could not apply %r", action)
+        # After the grants, which the counts of requests that are still running include.
+        for resident in self.table.residents.values():
+            self._set_drain(resident, made.draining.get(resident.id))
+        self._say.blocked(made.blocked)
         self._pace.ran(made.next_deadline)
         if made.wants_sample:
             self._want_sample()

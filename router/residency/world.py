@@ -236,6 +236,11 @@ class Wait(Struct, frozen=True):
     sentence: str
     brief: bool = True
 
+    @property
+    def cause(self) -> str:
+        """The sentence without what follows its colon: counts that change while the wait is the same."""
+        return self.sentence.rpartition(": ")[0] or self.sentence
+
 
 class Plan(Struct, frozen=True):
     """What to do now, which residents drain, and when to look again if nothing happens before.

@@ -1,0 +1,57 @@
+"""What the feed says of waits and drains, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import structs
+
+from router.devices.base import DeviceInfo, DeviceReading
+from router.settings.schema import Settings
+from router.units import GIB
+from tests.support.simulation import House, model
+from tests.support.virtual_loop import settle, virtual
+
+GPU = DeviceInfo("gpu", "GPU", "CUDA0", "gpu", backend="cuda")
+LARGE = [structs.replace(model(name), size_bytes=14 * GIB) for name in "AB"]
+
+
+def told(house: House, code: str) -> list[str]:
+    return [entry.message for entry in house.reconciler.feed.latest(500) if entry.code == code]
+
+
+@virtual
+async def test_a_wait_is_told_once_however_often_it_is_looked_at():
+    house = House(*LARGE, settings=Settings(max_loaded_models=2))
+
+    def observe(free: int) -> None:
+        started = asyncio.get_running_loop().time()
+        house.reconciler.observe((DeviceReading(GPU, 24 * GIB, free, started),))
+
+    observe(24 * GIB)
+    running = [house.ask("A", seconds=10 + n) for n in range(2)]
+    await asyncio.sleep(5)
+    observe(10 * GIB)
+    other = house.ask("B")
+    await settle()
+    for _ in range(20):
+        # In turn a pass on a reading that is too old, which decides nothing, and one on a new one.
+        await asyncio.sleep(1)
+        house.reconciler.kick()
+        await settle()
+        observe(10 * GIB)
+        await settle()
+        if all(task.done() for task in running):
+            break
+    assert told(house, "defer") == ["B waits for A: 2 requests are still running."]
+    observe(24 * GIB)
+    await other
+
+
+@virtual
+async def test_a_drain_counts_those_who_are_served_in_the_same_step():
+    a, b = (structs.replace(m, size_bytes=GIB) for m in LARGE)
+    house = House(a, b)
+    first, rival = house.ask("A", seconds=5), house.ask("B")
+    await asyncio.gather(first, rival)
+    assert told(house, "drain") == ["A takes no new request to make room for B: 1 request is still running."]
