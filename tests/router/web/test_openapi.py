@@ -12,20 +12,20 @@ from router.web.calls import PREFIXES
 from tests.router.web.fakes import CHAT, FakeApi, reply, site
 from tests.support.hammer import hammer
 
-#: Made-up requests for each call, and as many wrong ones.
-EXAMPLES = 3
 #: Made-up names would hardly ever be those of models.
 NAMES = ["alpha", "beta", "embed", "rank", "auto", "nope"]
 #: It never ends.
 ENDLESS = ("/v1/events",)
 
 
-async def test_everything_answers_as_described() -> None:
+@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.long)])
+async def test_everything_answers_as_described(examples: int) -> None:
+    """`examples` right requests for each call, and as many wrong ones."""
     async with site(reply) as s:
         s.api.pull.set_result(None)  # What is fetched is there at once.
         document = (await s.ask("GET", "/openapi.json")).json()
         _narrow(document)
-        statuses = await asyncio.to_thread(hammer, document, s.endpoint.url, EXAMPLES, ENDLESS)
+        statuses = await asyncio.to_thread(hammer, document, s.endpoint.url, examples, ENDLESS)
         assert {200, 400, 404} <= set(statuses)
         assert s.worker.requests
 
