@@ -42,7 +42,9 @@ async def test_a_wide_address_is_opened_with_a_key_or_if_that_is_set(tmp_path: P
         assert (await app.health())["status"] == "ok"
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "examples", [1, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
 async def test_the_whole_router_answers_as_described(tmp_path: Path, examples: int) -> None:
     async with live(tmp_path, tmp_path / "none", simulate=(24 << 30, 24 << 30)) as app:
         document = await app.get("/openapi.json")
