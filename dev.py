@@ -606,6 +606,8 @@ def command_test(setup: Setup, arguments: list[str]) -> int:
     if packages:
         ensure_packages(setup)
         chosen = "packages"
+        # A bare system takes minutes to make.
+        rest = ["-o", "faulthandler_timeout=0", *rest]
     if vulkan:
         ensure_vulkan(setup)
         chosen = "vulkan"
