@@ -7,6 +7,7 @@ Every invariant has a name, so that a test of a mutation can ask which one caugh
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from typing import Any
 
@@ -440,6 +441,9 @@ class ResidencyMachine(RuleBasedStateMachine):
         """A ready model with room and no reason to drain leaves nobody waiting for it, unless it would have
         to become standard first, or waits to be reloaded."""
         table = self.reconciler.table
+        if math.isfinite(table.wanted_since):
+            # Until it is there, whoever is likely to go takes nobody new.
+            return
         for resident in table.residents.values():
             if resident.state is not READY or resident.drain is not None:
                 continue

@@ -28,7 +28,7 @@ from router.settings.schema import Settings
 from router.snapshot import DeviceState, ResidentState
 from router.units import GIB, MIB
 from tests.router.residency.machine import Client, Violation, check
-from tests.support.sim_memory import BLIND_S, NEVER, SimMemory, gpu, host
+from tests.support.sim_memory import BLIND_S, NEVER, SimDevice, SimMemory, gpu, host
 from tests.support.simulation import House, SimEngine, model, policy
 from tests.support.virtual_loop import VirtualLoop, until_quiet
 
@@ -200,6 +200,7 @@ class CrowdMachine(RuleBasedStateMachine):
             memory = SimMemory(*(gpus if has_gpus else ()), host(TOTALS["host"]), seed=seed)
             memory.use_first, memory.slowest_s = self.use_first, self.slowest_s
             for device in memory.devices.values():
+                self.adjust(device)
                 device.note(0.0)
             self.memory = memory
             takes = {name: memory.random.uniform(0.8, 1.0) for name in SIZES}
@@ -223,6 +224,9 @@ class CrowdMachine(RuleBasedStateMachine):
             )
 
         self.run(make)
+
+    def adjust(self, device: SimDevice) -> None:
+        """Make a device more like those on which a fault shows."""
 
     def _make(self, *args: Any, **kwargs: Any) -> MemoryReconciler:
         self.wanted = Wanted()
