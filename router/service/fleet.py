@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from router.devices.base import HOST_ID, DeviceInfo, DeviceProvider, DeviceReading
+from router.engines.arguments import check_arguments, embedded_settings
 from router.engines.base import Capabilities, EngineDevice, Worker, WorkerSpec
 from router.engines.embedded import EmbeddedEngine
 from router.engines.factory import make_engine
@@ -37,6 +38,17 @@ class Fleet:
     def capabilities(self) -> Mapping[str, Any]:
         """Those of the engine in use."""
         return self._current.capabilities()
+
+    def check_arguments(self, given: Iterable[str]) -> tuple[str, ...]:
+        """Further arguments of a model, as the engine in use takes them. From any thread.
+
+        Raises:
+            BadRequest: naming the one that is not allowed, or that this engine does not take.
+        """
+        args = check_arguments(given)
+        if isinstance(self._current, EmbeddedEngine):
+            embedded_settings(args)
+        return args
 
     async def reap_leftovers(self) -> tuple[int, ...]:
         """End workers that an earlier, dead router left behind, whatever engine they were of."""

@@ -145,7 +145,7 @@ class Placing:
         """What to start a worker with.
 
         Raises:
-            RouterError: an argument of the engine is not allowed.
+            RouterError: an argument of the engine is not allowed, though it was when the placement was made.
         """
         layout = placement.details
         chosen: PlacementOptions = layout.options
@@ -166,9 +166,18 @@ class Placing:
             cache_type_k=chosen.cache_type_k,
             cache_type_v=chosen.cache_type_v,
             mmproj=_projector(model, options)[0],
-            args=self._check_args((*_pooling(model), *(options.llamacpp_args or ()))),
+            args=self.arguments(model, options),
             key=layout.key,
         )
+
+    def arguments(self, model: Model, options: LoadOptions) -> tuple[str, ...]:
+        """Further arguments of the engine, checked.
+
+        Raises:
+            RouterError: one is not allowed, or the engine in use does not take it.
+        """
+        given = (*_pooling(model), *(options.llamacpp_args or ()))
+        return self._check_args(given) if given else ()
 
     def measured(self, spec: WorkerSpec, held: Mapping[str, int]) -> None:
         """Remember what a worker said it took, with what its process holds besides."""
@@ -257,6 +266,8 @@ class _Job:
     def __init__(self, placing: Placing, model: Model, options: LoadOptions, settings: Settings) -> None:
         if model.header is None:
             raise LoadFailed(f"{model.name} cannot be loaded: {model.broken or 'its header is unknown'}")
+        # Before anybody goes for a load that its engine would refuse.
+        placing.arguments(model, options)
         self._placing = placing
         self._header: ModelHeader = model.header
         self._model = model

@@ -138,7 +138,7 @@ class Router:
         self._sources: Sequence[Source] = ()
         self._wanted = Wanted()
         self._measured = Measured(paths.state_dir / "measured.json")
-        self._placing = Placing(self._measured, check_args=check_arguments)
+        self._placing = Placing(self._measured, check_args=self._check_args)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
         self._capacity = Capacity()
         self._started_at = time.monotonic()
@@ -428,6 +428,9 @@ class Router:
     def feed_since(self, last_id: int) -> tuple[FeedEntry, ...]:
         """Feed entries with a higher id that are still kept, oldest first."""
         return self._reconciler.feed.since(last_id) if self._reconciler else ()
+
+    def _check_args(self, given: Sequence[str]) -> tuple[str, ...]:
+        return check_arguments(given) if self._engine is None else self._engine.check_arguments(given)
 
     def _publish(self) -> None:
         reconciler = self._reconciler

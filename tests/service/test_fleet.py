@@ -11,6 +11,7 @@ import pytest
 
 from router.devices.base import DeviceInfo, DeviceReading
 from router.engines.base import Capabilities, EngineDevice, Exit, WorkerSpec
+from router.errors import BadRequest
 from router.service import fleet as fleets
 from router.service.fleet import Fleet, WithEngineDevices
 from router.units import GIB
@@ -86,6 +87,14 @@ async def test_new_workers_are_the_new_engines_and_old_ones_stay(
     assert len(made) == 3
     await fleet.aclose()
     assert [engine.is_closed for engine in made] == [True] * 3
+
+
+def test_arguments_are_those_that_the_engine_in_use_takes(tmp_path: Path, made: list[FakeEngine]) -> None:
+    fleet = Fleet(logs_dir=tmp_path, state_dir=tmp_path)
+    with pytest.raises(BadRequest, match="does not take --grammar"):
+        fleet.check_arguments(["--grammar", "x"])
+    fleet.choose(program("other", CUDA))
+    assert fleet.check_arguments(["--grammar", "x"]) == ("--grammar", "x")
 
 
 async def test_a_load_that_fails_uses_nothing(tmp_path: Path, made: list[FakeEngine]) -> None:

@@ -244,6 +244,12 @@ def test_arguments_are_checked_and_an_embedding_model_without_pooling_gets_one()
         on.spec(model(), LoadOptions(llamacpp_args=("--ctx-size", "9")), Settings(), only)
 
 
+def test_a_model_with_an_argument_that_no_engine_gets_is_not_laid_out() -> None:
+    """Else others would unload for a load that cannot begin."""
+    with pytest.raises(BadRequest, match="--nonsense"):
+        layouts(placing(*CARDS), {A: 20 * GIB}, asked=LoadOptions(llamacpp_args=("--nonsense",)))
+
+
 def test_names_of_devices_become_ids() -> None:
     on = placing(*CARDS)
     assert on.canonical(LoadOptions(device=("cuda1", "gpu-A"))).device == (B, A)
