@@ -42,6 +42,19 @@ def program_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
+def outside_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment as it was before a packaged app began to change it, here in the guard itself."""
+    if not getattr(sys, "frozen", False):
+        return dict(environ)
+    found = {name: value for name, value in environ.items() if not name.startswith("_PYI_")}
+    for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
+        before = found.pop(f"{name}_ORIG", "")
+        found.pop(name, None)
+        if before:
+            found[name] = before
+    return found
+
+
 def die_with_parent() -> None:
     """From now on the kernel kills this process when the thread that started it ends. Linux only."""
     if sys.platform == "linux":
@@ -55,7 +68,7 @@ def run(parent: int, command: Sequence[str]) -> NoReturn:
     if not getattr(sys, "frozen", False) and os.getppid() != parent:
         os._exit(1)
     try:
-        os.execv(command[0], list(command))
+        os.execve(command[0], list(command), outside_environ())
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
     sys.stderr.flush()
