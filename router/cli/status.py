@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from router.service.status import last_failures
 from router.settings.schema import UNLIMITED
-from router.snapshot import DeviceView, PoolView, ResidentView, Snapshot
+from router.snapshot import DeviceView, DownloadView, PoolView, ResidentView, Snapshot
 from router.units import NBSP, gib
 
 
@@ -24,6 +25,7 @@ def render(snapshot: Snapshot) -> str:
         )
     if snapshot.degraded:
         lines.append(f"Fault: {snapshot.degraded}")
+    lines += _section("Problems", [*snapshot.problems, *last_failures(snapshot)])
     lines += _section("Devices", [_device(device) for device in snapshot.devices])
     lines += _section("Models", [_resident(resident) for resident in snapshot.residents])
     policies = [
@@ -36,11 +38,7 @@ def render(snapshot: Snapshot) -> str:
     if snapshot.queue.waiting:
         waiting = ", ".join(f"{model} {count}" for model, count in snapshot.queue.by_model.items())
         lines.append(f"Waiting requests: {snapshot.queue.waiting} ({waiting})")
-    downloads = [
-        f"{item.name}: {item.state} {gib(item.done)}" + (f" of {gib(item.total)}" if item.total else "")
-        for item in snapshot.downloads
-    ]
-    lines += _section("Downloads", downloads)
+    lines += _section("Downloads", [_download(item) for item in snapshot.downloads])
     return "\n".join(plain(line) for line in lines)
 
 
@@ -53,11 +51,19 @@ def _pool(pool: PoolView) -> str:
         return "unlimited" if number == UNLIMITED else str(number)
 
     loading = f" and {pool.loading} loading" if pool.loading else ""
+    held = pool.room_for is not None and pool.room_for < pool.candidate_floor
+    memory = f", memory for {pool.room_for} of these" if held else ""
     return (
         f"Pool: {pool.loaded} loaded{loading}, room for {limit(pool.effective_limit)} "
-        f"(max_loaded_models {limit(pool.configured_limit)}, policies name {pool.candidate_floor}, "
+        f"(max_loaded_models {limit(pool.configured_limit)}, policies name {pool.candidate_floor}{memory}, "
         f"autosize {'on' if pool.autosize else 'off'})"
     )
+
+
+def _download(item: DownloadView) -> str:
+    if item.error:
+        return f"{item.name}: {item.state}: {item.error}"
+    return f"{item.name}: {item.state} {gib(item.done)}" + (f" of {gib(item.total)}" if item.total else "")
 
 
 def _device(device: DeviceView) -> str:
@@ -66,6 +72,7 @@ def _device(device: DeviceView) -> str:
     return (
         f"{device.name}: {gib(device.free)} of {gib(device.total)} free; models {gib(device.ours)}, "
         f"reserved {gib(device.reserved)}, other programs {gib(device.others)}"
+        + (f", kept for waiting loads {gib(device.claimed)}" if device.claimed else "")
     )
 
 

@@ -514,6 +514,16 @@ def _read(folder: Path) -> Build | None:
         return None
 
 
+def check_wanted(id: str | None) -> None:
+    """See to it that this can name a build, or a kind of builds.
+
+    Raises:
+        NotFound: it cannot.
+    """
+    if id is not None and id not in BACKENDS and _ID.fullmatch(id) is None:
+        raise _unknown(id)
+
+
 def _age(tag: str) -> tuple[int, str]:
     """Sorts releases: by the number in their tag."""
     numbers = re.findall(r"\d+", tag)

@@ -15,7 +15,7 @@ from msgspec import structs
 from router.devices import machine
 from router.devices.sampler import Sampler
 from router.engines.base import Capabilities
-from router.engines.builds import Build, Builds, download_name
+from router.engines.builds import Build, Builds, check_wanted, download_name
 from router.engines.choice import AUTO, EMBEDDED, Choice, choose, kind_of
 from router.engines.finding import find_programs
 from router.engines.probing import Prober
@@ -148,7 +148,11 @@ class Engines:
 
         `id` is a build's, a back end for the newest build of that kind, or None for what suits best. The
         result raises what `Builds.get` raises.
+
+        Raises:
+            NotFound: the id is not like a build's.
         """
+        check_wanted(id)
 
         async def fetch(progress: Progress) -> None:
             build = await self._builds.get(id, progress)

@@ -13,7 +13,7 @@ def status_of(snapshot: Snapshot) -> Status:
         snapshot.pool.at_risk
         or snapshot.problems
         or any(p.enabled and p.unresolved for p in snapshot.policies)
-        or _last_failed(snapshot)
+        or last_failures(snapshot)
     ):
         return Status.WARNING
     if any(r.state is ResidentState.LOADING for r in snapshot.residents):
@@ -21,7 +21,7 @@ def status_of(snapshot: Snapshot) -> Status:
     return Status.READY
 
 
-def _last_failed(snapshot: Snapshot) -> bool:
-    """The last thing that happened to some model was a failure, and nothing has made up for it."""
+def last_failures(snapshot: Snapshot) -> tuple[str, ...]:
+    """A sentence for each model of which the last thing that happened was a failure."""
     last = {e.model: e for e in snapshot.feed if e.code in ("load_failed", "worker_died", "ready", "admit")}
-    return any(entry.severity is Severity.ERROR for entry in last.values())
+    return tuple(entry.message for entry in last.values() if entry.severity is Severity.ERROR)

@@ -196,6 +196,13 @@ async def test_a_fetch_that_fails_changes_nothing(bench: Bench) -> None:
     assert bench.kinds() == {"embedded": "embedded"}
 
 
+async def test_a_mistyped_build_is_no_download(bench: Bench) -> None:
+    await bench.engines.start()
+    with pytest.raises(NotFound, match="no build nope"):
+        await bench.engines.get("nope")
+    assert not bench.downloads.views
+
+
 async def test_programs_of_the_users_are_found(bench: Bench) -> None:
     bench.programs = [Path(HOME)]
     bench.reach[HOME] = (CARD,)

@@ -24,11 +24,13 @@ from router.snapshot import (
     DeviceState,
     DeviceView,
     DownloadView,
+    FeedEntry,
     PolicyView,
     PoolView,
     QueueView,
     ResidentState,
     ResidentView,
+    Severity,
     Snapshot,
     Status,
 )
@@ -153,8 +155,27 @@ def test_the_text_names_everything_and_steers_no_terminal() -> None:
     assert "m\ufffd[2J: loading 43%, 9.0\u00a0GiB, 1 in use, 2 waiting, pinned" in text
     assert "triage: a, b; not found: b" in text
     assert "old (off): a" in text
+    assert "demo: running 1.0\u00a0GiB of 2.0\u00a0GiB" in text
     assert "Waiting requests: 2 (m 2)" in text
     assert "\x1b" not in text
+
+
+def test_the_text_says_what_is_wrong() -> None:
+    failed = FeedEntry(1, 0.0, "load_failed", "m was killed.", Severity.ERROR, "m")
+    text = render(
+        msgspec.structs.replace(
+            SNAPSHOT,
+            pool=msgspec.structs.replace(SNAPSHOT.pool, room_for=2),
+            devices=(msgspec.structs.replace(SNAPSHOT.devices[0], claimed=GIB),),
+            problems=("config.json: port is wrong.",),
+            feed=(failed,),
+            downloads=(DownloadView("demo", "failed", 0, None, "There is no network."),),
+        )
+    )
+    assert "Problems:\n  config.json: port is wrong.\n  m was killed.\n" in text
+    assert "policies name 3, memory for 2 of these" in text
+    assert "kept for waiting loads 1.0\u00a0GiB" in text
+    assert "demo: failed: There is no network." in text
 
 
 async def test_load_and_unload(endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]) -> None:
