@@ -150,7 +150,7 @@ class Narrator:
     def load_failed(self, model: str, error: RouterError) -> None:
         self._tell(
             "load_failed",
-            f"Could not load {model}: {error.message}",
+            error.message if error.message.startswith(model) else f"Could not load {model}: {error.message}",
             severity=Severity.ERROR,
             model=model,
             reason=error.code,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec import structs
 
 from router.devices.base import DeviceInfo, DeviceReading
+from router.errors import LoadFailed
 from router.settings.schema import Settings
 from router.units import GIB
 from tests.support.simulation import House, model
@@ -46,6 +48,15 @@ async def test_a_wait_is_told_once_however_often_it_is_looked_at():
     assert told(house, "defer") == ["B waits for A: 2 requests are still running."]
     observe(24 * GIB)
     await other
+
+
+@virtual
+async def test_a_failed_load_names_its_model_once():
+    house = House(LARGE[0])
+    house.engine.broken.add("A")
+    with pytest.raises(LoadFailed):
+        await house.use("A")
+    assert told(house, "load_failed") == ["A is broken"]
 
 
 @virtual
