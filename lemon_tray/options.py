@@ -9,8 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from lemon_tray.__main__ import CLI_COMMANDS
 from router.cli.main import parser as cli_parser
 from router.version import __version__
+
+_COMMANDS = sorted(name for name in CLI_COMMANDS if not name.startswith("-"))
 
 
 class Options(Struct, frozen=True):
@@ -36,7 +39,7 @@ def parse(argv: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(
         prog="lemon-tray",
         description="Run language models for all your apps on one endpoint, from the tray.",
-        epilog="Other commands: serve, status, config, load, unload; each has its own --help.",
+        epilog=f"Other commands: {', '.join(_COMMANDS)}; each has its own --help.",
     )
     parser.add_argument("run", nargs="?", choices=("run",), help="start the tray app (the default)")
     parser.add_argument("--demo", action="store_true", help="fetch a small demo model if there is no model")
@@ -57,6 +60,8 @@ def parse(argv: Sequence[str]) -> Options:
         help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; models run on the processor",
     )
     parser.add_argument("--version", action="version", version=f"Lemon Tray {__version__}")
+    if argv and not argv[0].startswith("-") and argv[0] != "run":
+        parser.error(f"there is no command {argv[0]}; there are run, {', '.join(_COMMANDS)}")
     given = parser.parse_args(argv)
     serve: list[str] = []
     for name in ("host", "port", "simulate"):

@@ -83,6 +83,13 @@ def test_wrong_arguments_are_told_before_anything_starts(
     assert arguments[-1] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["fly"], ["--help"]])
+def test_the_other_commands_are_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    program.main(arguments)
+    said = "".join(capsys.readouterr())
+    assert all(name in said for name in program.CLI_COMMANDS if not name.startswith("-"))
+
+
 # Display
 
 
