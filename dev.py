@@ -623,7 +623,7 @@ def ensure_packages(setup: Setup) -> None:
     """
     if may_install() and shutil.which("mmdebstrap") is None:
         install(["mmdebstrap"], "a bare system")
-    if os.environ.get("LEMON_TRAY_DEB"):  # one that is there already
+    if os.environ.get("PACKAGES_TEST_DEB"):  # one that is there already
         return
     program = [setup.python, str(setup.root / "dev.py"), "package", "wheel", "deb"]
     if subprocess.run(program, cwd=setup.root, check=False).returncode:

@@ -204,9 +204,12 @@ class Builder:
             self._fill_deb(stage, architecture)
             self.out.mkdir(exist_ok=True)
         self.run(
-            *("dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--build", stage, target),
+            *("dpkg-deb", "--root-owner-group", *(("-Zzstd", "-z3") if self.fast else ("-Zxz", "-z6"))),
+            *("--build", stage, stage.with_suffix(".deb")),
             env={"SOURCE_DATE_EPOCH": str(source_date())},
         )
+        if not self.dry:  # in one step: half a package must not be taken for one
+            shutil.move(stage.with_suffix(".deb"), target)
         self.finished(target)
 
     def _fill_deb(self, stage: Path, architecture: str) -> None:
@@ -572,7 +575,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print each command, run none")
     parser.add_argument("--payload", type=Path, help="wrap this folder instead of building one")
     parser.add_argument("--out", type=Path, help="put the packages here instead of into dist/")
-    parser.add_argument("--fast", action="store_true", help="compress the Windows installer less: for a try")
+    parser.add_argument("--fast", action="store_true", help="compress less, for a try")
     given = parser.parse_args(arguments)
     kinds = [each for kind in given.kinds for each in (ALL[sys.platform] if kind == "all" else (kind,))]
     builder = Builder(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import json
 import os
 import plistlib
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -99,6 +101,27 @@ def test_everything_imported_by_name_only_is_told_to_the_builder(build: ModuleTy
     for name in build.payload.HIDDEN_IMPORTS:
         if name.startswith("router."):
             assert (ROOT / f"{name.replace('.', '/')}.py").is_file()
+
+
+def test_certificates_are_found_on_other_systems_than_the_builders(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("start", INSTALLERS / "start.py")
+    assert spec is not None
+    assert spec.loader is not None
+    start = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(start)
+    bundle = tmp_path / "bundle.crt"
+    bundle.touch()
+    monkeypatch.setattr(start, "BUNDLES", (str(tmp_path / "none"), str(bundle)))
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: SimpleNamespace(cafile=None, capath=None))
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", "mine")
+    start.trust()
+    assert os.environ["SSL_CERT_FILE"] == "mine"
+    monkeypatch.delenv("SSL_CERT_FILE")
+    start.trust()
+    assert os.environ["SSL_CERT_FILE"] == str(bundle)
 
 
 def test_the_version_is_in_one_place(build: ModuleType) -> None:

@@ -50,7 +50,7 @@ OF_APT: Final = (
 
 
 def the_deb() -> Path:
-    given = os.environ.get("LEMON_TRAY_DEB")
+    given = os.environ.get("PACKAGES_TEST_DEB")
     found = [Path(given)] if given else sorted((ROOT / "dist").glob("lemon-tray_*.deb"))
     if not found:
         pytest.skip("there is no package in dist/: python3 dev.py package deb")
@@ -128,7 +128,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     root = tmp_path_factory.mktemp("bare") / "root"
     sources = [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]
     source = next((path for path in sources if path.is_file()), None)
-    suite = os.environ.get("LEMON_TRAY_SUITE", "bookworm")
+    suite = os.environ.get("PACKAGES_TEST_SUITE", "bookworm")
     made = subprocess.run(
         ["mmdebstrap", "--quiet", "--variant=minbase", suite, str(root), *([str(source)] if source else [])],
         capture_output=True,
@@ -236,6 +236,24 @@ class App:
         return self.ended()
 
 
+@pytest.fixture
+def start(bare: Bare, display: str) -> Iterator[Callable[[], App]]:
+    """Starts the program; what still runs at the end is ended."""
+    apps: list[App] = []
+
+    def start() -> App:
+        apps.append(App(bare, display))
+        return apps[-1]
+
+    yield start
+    for app in apps:
+        if app.process.poll() is None:
+            app.process.kill()
+            app.process.wait(30)
+        if app.process.stdout is not None:
+            app.process.stdout.close()
+
+
 @pytest.fixture(scope="module")
 def older(bare: Bare, demo_model: Path) -> Path:
     """The user's home as an older version left it: no new key, and a policy with three models."""
@@ -271,7 +289,11 @@ def older(bare: Bare, demo_model: Path) -> Path:
 
 
 def test_the_package_from_its_installation_to_its_purge(
-    bare: Bare, display: str, older: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+    bare: Bare,
+    start: Callable[[], App],
+    older: Path,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     deb = the_deb()
     shutil.copyfile(deb, bare.root / "tmp" / "first.deb")
@@ -286,7 +308,7 @@ def test_the_package_from_its_installation_to_its_purge(
     assert (bare.root / "usr/share/applications/lemon-tray.desktop").is_file()
 
     # It runs, and answers with a model in a worker of its own binary.
-    app = App(bare, display)
+    app = start()
     first_s = app.answered_s
     assert app.chat()
     workers = subprocess.run(
@@ -306,8 +328,8 @@ def test_the_package_from_its_installation_to_its_purge(
     assert app.quit() == 0
 
     # Not again, after a start that is no upgrade.
-    app = App(bare, display)
-    wait_for("the policy", lambda: app.get("/v1/health")["pool"]["candidate_floor"] == 3)
+    app = start()
+    wait_for("the policy", lambda: app.get("/v1/health")["llm_pool_autosize"]["candidate_floor"] == 3)
     assert app.notices() == []
 
     # An upgrade while it runs ends it as quitting would, and the settings stay.
@@ -322,10 +344,12 @@ def test_the_package_from_its_installation_to_its_purge(
     assert config["of a later version"] == [1]
     assert config["max_loaded_models"] == 1
 
-    app = App(bare, display)
+    app = start()
     again_s = app.answered_s
     assert app.notices() == []
-    assert "ready" in bare.run("lemon-tray", "status", "--json", user=USER, XDG_RUNTIME_DIR="/run/user")
+    assert "candidate_floor" in bare.run(
+        "lemon-tray", "status", "--json", user=USER, XDG_RUNTIME_DIR="/run/user"
+    )
 
     # So does a removal; and nothing stays but what is the user's.
     assert "Stopping Lemon Tray" in bare.run("dpkg", "--remove", "lemon-tray")
