@@ -59,6 +59,12 @@ def margin_of(total: int | None, settings: Settings) -> int:
     return settings.vram_margin
 
 
+def _add(sums: Counter[str], sizes: Mapping[str, int]) -> None:
+    """What `Counter.update` does, in a fraction of the time."""
+    for device, size in sizes.items():
+        sums[device] += size
+
+
 class Memory:
     """The room on each device as a pass goes on: what is admitted or claimed in it lessens the room."""
 
@@ -66,18 +72,18 @@ class Memory:
         reserved, settling, leaving = Counter[str](), Counter[str](), Counter[str]()
         self.held = Counter[str]()
         for row in world.residents:
-            self.held.update(row.bytes)
+            _add(self.held, row.bytes)
             if row.reserves:
-                reserved.update(row.reserves)
+                _add(reserved, row.reserves)
                 if row.state is not ResidentState.LOADING and not row.stuck:
-                    settling.update(row.reserves)
+                    _add(settling, row.reserves)
             if row.state is ResidentState.EVICTING and not row.stuck:
-                leaving.update(row.bytes)
+                _add(leaving, row.bytes)
         back = Counter[str]()
         unseen: list[Freed] = []
         for freed in world.freed:
             if now < freed.at + RECOVERY_S:
-                back.update(freed.bytes)
+                _add(back, freed.bytes)
             if any(freed.reserves.values()):
                 unseen.append(freed)
         self.reserved = reserved
@@ -92,7 +98,7 @@ class Memory:
         self.now: dict[str, int] = {}
         self.soon: dict[str, int] = {}
         #: The two bounds of `soon`: who goes gives back what is charged, and what was only reserved.
-        self._late: dict[str, tuple[int, int]] = {}
+        self.late: dict[str, tuple[int, int]] = {}
         #: What is kept free beyond the plain margin, so that loading causes no pressure.
         self.slack: dict[str, int] = {}
         for reading in world.readings:
@@ -123,7 +129,7 @@ class Memory:
                     bounds.append(0)
                     by_sample = -UNBOUNDED
             self.now[device] = min(bounds) - margin if bounds else UNBOUNDED
-            self._late[device] = (by_charges, by_sample)
+            self.late[device] = (by_charges, by_sample)
             self.soon[device] = min(by_charges, by_sample)
 
     def fits(self, placement: Placement, room: Mapping[str, int], held: Mapping[str, int]) -> bool:
@@ -150,22 +156,26 @@ class Memory:
         for device, needs in placement.booking.items():
             if device in self.now:
                 self.now[device] -= needs
-                by_charges, by_sample = self._late[device]
-                self._late[device] = (by_charges - needs, by_sample - needs)
-                self.soon[device] = min(self._late[device])
+                by_charges, by_sample = self.late[device]
+                self.late[device] = (by_charges - needs, by_sample - needs)
+                self.soon[device] = min(self.late[device])
             self.held[device] += needs
             self.taken[device] = self.taken.get(device, 0) + needs
             if claim:
                 self.claims[device] = self.claims.get(device, 0) + needs
 
+    def staying(self, device: str) -> int:
+        """What is held on a device and not about to come back."""
+        return self.held.get(device, 0) - self._leaving.get(device, 0)
+
     def leaves(self, holder: Holder) -> None:
         """A process is told to stop: its bytes come back, though not in this step."""
         for device, size in holder.holds.items():
             self._leaving[device] += size
-            if device in self._late:
-                by_charges, by_sample = self._late[device]
-                self._late[device] = (by_charges + size, by_sample + size + holder.unseen.get(device, 0))
-                self.soon[device] = min(self._late[device])
+            if device in self.late:
+                by_charges, by_sample = self.late[device]
+                self.late[device] = (by_charges + size, by_sample + size + holder.unseen.get(device, 0))
+                self.soon[device] = min(self.late[device])
 
     @property
     def holds(self) -> Mapping[str, int]:
@@ -180,7 +190,7 @@ class Memory:
     def without(self, holders: Iterable[Holder]) -> tuple[dict[str, int], dict[str, int]]:
         """The room, and what is held, after these have gone too."""
         room, held = dict(self.soon), {name: size - self._leaving[name] for name, size in self.held.items()}
-        late = dict(self._late)
+        late = dict(self.late)
         for holder in holders:
             for device, size in holder.holds.items():
                 if device in late:
@@ -298,18 +308,60 @@ def fewest(
         ordered: who may go, in the order in which they would.
         going: who goes anyway.
     """
-    room, held = memory.without(going)
+    tally = _Tally(placement, memory)
+    for holder in going:
+        tally.give(holder)
     chosen: list[H] = []
+    short = tally.short()
     for holder in ordered:
-        short = dict(memory._shortages(placement, room, held))
         if not short:
             break
-        if any(holder.holds.get(device, 0) for device in short):
-            chosen.append(holder)
-            room, held = memory.without((*going, *chosen))
+        holds = holder.holds
+        for device in short:
+            if holds.get(device, 0):
+                chosen.append(holder)
+                tally.give(holder)
+                short = tally.short()
+                break
     for holder in reversed(chosen.copy()):
-        rest = [other for other in chosen if other is not holder]
-        room, held = memory.without((*going, *rest))
-        if memory.fits(placement, room, held):
-            chosen = rest
+        tally.give(holder, -1)
+        if tally.short():
+            tally.give(holder)
+        else:
+            chosen.remove(holder)
     return tuple(chosen)
+
+
+class _Tally:
+    """The room on the devices of one placement, as one after the other goes for it."""
+
+    def __init__(self, placement: Placement, memory: Memory) -> None:
+        self._needs = placement.booking
+        self._slack = memory.slack
+        none, unknown = (0, 0), (UNBOUNDED, UNBOUNDED)
+        self._known = {device for device in placement.booking if device in memory.late}
+        self._late = {
+            device: memory.late.get(device, unknown if device == HOST_ID else none)
+            for device in placement.booking
+        }
+        self._held = {device: memory.staying(device) for device in placement.booking}
+
+    def give(self, holder: Holder, sign: int = 1) -> None:
+        """What it holds has come back, or with -1 is held again."""
+        holds = holder.holds
+        for device, (by_charges, by_sample) in self._late.items():
+            size = sign * holds.get(device, 0)
+            if size:
+                self._held[device] -= size
+                if device in self._known:
+                    unseen = sign * holder.unseen.get(device, 0)
+                    self._late[device] = (by_charges + size, by_sample + size + unseen)
+
+    def short(self) -> list[str]:
+        """The devices without enough room."""
+        found = []
+        for device, needs in self._needs.items():
+            lacks = needs - min(self._late[device])
+            if lacks > 0 and (self._held[device] > 0 or lacks > self._slack.get(device, 0)):
+                found.append(device)
+        return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -15,11 +16,15 @@ from pathlib import Path
 
 import msgspec
 from _common import report
+from msgspec import structs
 
+from router.catalog.options import LoadOptions
+from router.devices.base import DeviceInfo, DeviceReading
 from router.paths import Paths
-from router.residency.reconciler import Reconciler
+from router.residency.world import WaiterRow, Wants
 from router.service import Router
 from router.settings.schema import Settings
+from router.units import GIB
 from tests.service.live import live
 from tests.support.simulation import House, SimEngine, SimWorker, model, policy
 
@@ -27,6 +32,7 @@ RESIDENTS = (8, 32, 64)
 WAITERS = 100
 ROUNDS = 300
 EDITS = 300
+DEVICES, CARD = 8, 24 * GIB
 
 
 def spread(times_s: Sequence[float]) -> dict[str, float]:
@@ -86,7 +92,7 @@ async def passes(residents: int) -> dict[str, dict[str, float]]:
         router = Router(Paths.under(Path(folder)), environ={})
         router._reconciler = reconciler
         found = {
-            "plan": measure(lambda: plan_once(reconciler)),
+            "plan": measure(lambda: plan_once(house)),
             "pass": measure(reconciler._pass),
             "snapshot": measure(router._publish),
             "snapshot_as_json": measure(lambda: msgspec.json.encode(router.snapshot)),
@@ -95,9 +101,70 @@ async def passes(residents: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def plan_once(reconciler: Reconciler) -> None:
-    world = reconciler.table.world(reconciler.readings)
+def plan_once(house: House) -> None:
+    reconciler = house.reconciler
+    world = reconciler.table.world(reconciler.readings, house.placer)
     reconciler._planner(reconciler.desired, world, asyncio.get_running_loop().time())
+
+
+def cards(taken: int) -> tuple[DeviceReading, ...]:
+    """A reading of each GPU, taken now, where models hold so many bytes."""
+    now = asyncio.get_running_loop().time()
+    return tuple(
+        DeviceReading(
+            DeviceInfo(f"gpu{number}", f"GPU {number}", f"CUDA{number}", "gpu", backend="cuda"),
+            CARD,
+            CARD - taken,
+            now,
+        )
+        for number in range(DEVICES)
+    )
+
+
+async def decisions(*, busy: bool) -> dict[str, float]:
+    """Plans in which memory is short: every GPU is full, and ten models wait for others to go or to end."""
+    residents = RESIDENTS[-1]
+    each = CARD * DEVICES // residents - GIB // 8
+    names = [f"model-{number}" for number in range(residents)]
+    others = [f"other-{number}" for number in range(10)]
+    pinned = [LoadOptions(device=(f"gpu{number % DEVICES}",)) for number in range(residents)]
+    loaded = [
+        structs.replace(model(name), size_bytes=each, options=where)
+        for name, where in zip(names, pinned, strict=True)
+    ]
+    asked = [structs.replace(model(name), size_bytes=2 * each) for name in others]
+    house = House(
+        *loaded,
+        *asked,
+        settings=Settings(max_loaded_models=-1, max_parallel_loads=64, vram_margin=0),
+        policies=(policy("all", *names),),
+        engine=SimEngine(load_s=0.0, stop_s=0.0),
+    )
+    reconciler = house.reconciler
+    reconciler.observe(cards(0))
+    for name in names:
+        for _ in range(2 if busy else 1):
+            lease = await reconciler.acquire(name)
+            if not busy:
+                lease.release()
+        reconciler.observe(cards(0))
+    for resident in reconciler.table.residents.values():
+        resident.reserves = {}
+    rows = tuple(
+        WaiterRow(1000 + number, others[number % len(others)], Wants.REQUEST, math.inf)
+        for number in range(WAITERS)
+    )
+    taken = each * residents // DEVICES
+    times = []
+    for _ in range(ROUNDS):
+        world = structs.replace(reconciler.table.world(cards(taken), house.placer), waiters=rows)
+        now = asyncio.get_running_loop().time()
+        begin = time.perf_counter()
+        made = reconciler._planner(reconciler.desired, world, now)
+        times.append(time.perf_counter() - begin)
+    assert len(made.intents) == len(others), made
+    await end(house)
+    return spread(times)
 
 
 async def drains() -> dict[str, float]:
@@ -155,6 +222,7 @@ def main() -> None:
     """Measure and print."""
     logging.disable(logging.CRITICAL)
     by_size = {str(count): asyncio.run(passes(count)) for count in RESIDENTS}
+    decided = {name: asyncio.run(decisions(busy=busy)) for name, busy in (("idle", False), ("busy", True))}
     edited = asyncio.run(edits())
     drained = asyncio.run(drains())
     report(
@@ -162,11 +230,14 @@ def main() -> None:
             "bench": "reconcile",
             "waiters": WAITERS,
             "residents": by_size,
+            f"decision_with_{DEVICES}_full_devices": decided,
             "internal_set": edited,
             "drain_to_evict": drained,
         },
         f"with {WAITERS} waiters, a pass takes "
         + ", ".join(f"{found['pass']['median_ms']:.2f} ms ({count})" for count, found in by_size.items())
+        + f"; a decision with {DEVICES} full devices: "
+        + ", ".join(f"{found['median_ms']:.2f} ms ({name})" for name, found in decided.items())
         + f"; a snapshot of {RESIDENTS[-1]}: {by_size[str(RESIDENTS[-1])]['snapshot']['median_ms']:.2f} ms; "
         f"an edit is answered in {edited['one_by_one']['median_ms']:.1f} ms; "
         f"a drained model is told to stop after {drained['median_ms']:.2f} ms",
