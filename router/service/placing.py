@@ -71,13 +71,14 @@ class Placing:
         self._check_args = check_args
         self._layouts: dict[tuple[object, ...], Placement] = {}
         self._overheads: dict[str, int] = {}
+        self._unread: set[str] = set()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.reach: Mapping[str, EngineDevice] = {}
 
     def copy(self) -> Placing:
         """One more, for use in another thread."""
         other = Placing(self._measured, check_args=self._check_args)
-        other.devices, other.reach = self.devices, self.reach
+        other.devices, other.reach, other._unread = self.devices, self.reach, self._unread
         return other
 
     def is_like(self, other: Placing) -> bool:
@@ -86,6 +87,8 @@ class Placing:
 
     def observe(self, readings: Iterable[DeviceReading]) -> None:
         """Take the devices of new readings."""
+        readings = tuple(readings)
+        self._unread = {reading.device.id for reading in readings if reading.free is None}
         devices = tuple(reading.device for reading in readings)
         if devices != self.devices:
             self.devices = devices
@@ -194,9 +197,9 @@ class Placing:
     # Devices
 
     def gpus(self, room: Mapping[str, int]) -> list[str]:
-        """Ids of the GPUs that can be used: the one with the most room first, those of unknown room last."""
+        """Ids of the GPUs that can be used: that with the most room first, those that cannot be read last."""
         usable = [d.id for d in self.devices if d.id in room and self._is_gpu(d)]
-        return sorted(usable, key=lambda name: (room[name] >= UNBOUNDED, -room[name]))
+        return sorted(usable, key=lambda name: (name in self._unread, -room[name]))
 
     def named(self, name: str) -> str:
         """The id of the GPU of that id, label, UUID, PCI address or name in the engine.

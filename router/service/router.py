@@ -48,6 +48,7 @@ from router.service.lag import LagProbe
 from router.service.options import load_options
 from router.service.placing import Placing
 from router.service.planning import plan_table
+from router.service.publishing import Publisher
 from router.service.sampling import Wanted, keep_reading
 from router.service.sizing import Size, Sizing
 from router.service.status import status_of
@@ -133,7 +134,6 @@ class Router:
         self._devices: DeviceProvider | None = None
         self._simulated: SimulatedDevices | None = None
         self._reconciler: Reconciler | None = None
-        self._subscribers: dict[object, Callable[[Snapshot], None]] = {}
         self._tasks = Tasks()
         self._sources: Sequence[Source] = ()
         self._wanted = Wanted()
@@ -144,7 +144,7 @@ class Router:
         self._started_at = time.monotonic()
         self._model_views: tuple[ModelView, ...] = ()
         self._stopping: asyncio.Task[None] | None = None
-        self._snapshot = Snapshot(
+        first = Snapshot(
             generation=0,
             version=__version__,
             status=Status.LOADING,
@@ -154,6 +154,7 @@ class Router:
             pool=PoolView(True, 1, 1, 0, 0, 0, False),
             simulated=simulate is not None,
         )
+        self._publisher = Publisher(first, self._picture)
 
     # Life
 
@@ -243,6 +244,7 @@ class Router:
         ):
             if end is not None:
                 results += await asyncio.gather(end, return_exceptions=True)
+        self._publisher.close()
         for result in results:
             if isinstance(result, Exception):
                 log.error("Something did not stop cleanly", exc_info=result)
@@ -381,7 +383,7 @@ class Router:
 
     def _tell_start(self) -> None:
         """Once, after the first complete look at models and policies: the number, why, and the off-switch."""
-        pool = self._snapshot.pool
+        pool = self.snapshot.pool
         if not pool.autosize or not pool.exceeds_configured:
             return
         log.info(
@@ -397,7 +399,7 @@ class Router:
     @property
     def snapshot(self) -> Snapshot:
         """The newest snapshot."""
-        return self._snapshot
+        return self._publisher.snapshot
 
     @property
     def endpoint(self) -> str:
@@ -416,14 +418,11 @@ class Router:
         return (settings.host, *settings.allowed_hosts)
 
     def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
-        """Call back with every new snapshot; the returned function ends that."""
-        token = object()
-        self._subscribers[token] = callback
+        """Call back with new snapshots, the newest always among them; the returned function ends that.
 
-        def end() -> None:
-            self._subscribers.pop(token, None)
-
-        return end
+        What changes within a fiftieth of a second is told once.
+        """
+        return self._publisher.subscribe(callback)
 
     def feed_since(self, last_id: int) -> tuple[FeedEntry, ...]:
         """Feed entries with a higher id that are still kept, oldest first."""
@@ -433,15 +432,19 @@ class Router:
         return check_arguments(given) if self._engine is None else self._engine.check_arguments(given)
 
     def _publish(self) -> None:
-        reconciler = self._reconciler
-        if reconciler is None:
-            return
+        if self._reconciler is not None:
+            self._publisher.changed()
+
+    def _picture(self, generation: int) -> Snapshot:
+        reconciler = self._residency
         table, desired = reconciler.table, reconciler.desired
         world = table.world(reconciler.readings, self._placing, waiters=False)
         pool = view.pool_view(desired, table, self._capacity.room_for(desired, world))
-        self._snapshot = snapshot = structs.replace(
-            self._snapshot,
-            generation=self._snapshot.generation + 1,
+        snapshot = Snapshot(
+            generation=generation,
+            version=__version__,
+            status=Status.LOADING,
+            simulated=self._simulate is not None,
             endpoint=self._endpoint.url,
             uptime_s=time.monotonic() - self._started_at,
             settings=schema.as_dict(desired.settings),
@@ -470,13 +473,7 @@ class Router:
                 *self._catalog.problems,
             ),
         )
-        self._snapshot = snapshot = structs.replace(snapshot, status=status_of(snapshot))
-        for callback in list(self._subscribers.values()):
-            try:
-                callback(snapshot)
-            except Exception:
-                # One viewer's fault must not keep the others, or the router, from going on.
-                log.exception("A subscriber failed")
+        return structs.replace(snapshot, status=status_of(snapshot))
 
     # Asking
 
@@ -549,7 +546,7 @@ class Router:
             RouterError: it could not be written, and was taken back.
         """
         change = self._store.change(changes)
-        generation = self._snapshot.generation
+        generation = self._publisher.generation
         await change.written
         return generation
 

@@ -13,6 +13,7 @@ import pytest
 from router.errors import RouterError
 from router.paths import Paths
 from router.residency.pace import EDIT_INTERVAL_S
+from router.settings.schema import Settings
 from router.settings.store import DiskIO
 from router.snapshot import ResidentState, Snapshot
 from tests.service.live import live, policy
@@ -112,14 +113,21 @@ async def test_a_disk_that_fails_takes_the_edit_back(tmp_path: Path, tiny_models
         await router.set(max_loaded_models=3)
         disk.full = True
         seen: list[int] = []
-        end = router.router.subscribe(lambda s: seen.append(s.pool.configured_limit))
+        reconciler = router.router._reconciler
+        assert reconciler is not None
+        configure = reconciler.configure
+
+        def look(*, settings: Settings | None = None, **rest: Any) -> None:
+            configure(settings=settings, **rest)
+            # Whoever looks at this moment sees it.
+            seen.append(router.router.snapshot.pool.configured_limit)
+
+        reconciler.configure = look  # type: ignore[method-assign]  # for as long as this router lives
         answer = await router.post("/internal/set", {"max_loaded_models": 4, "parallel": 2}, status=500)
-        end()
         assert answer["error"]["code"] == "settings_not_written"
         assert "No space left" in answer["error"]["message"]
         # In force at once, and taken back.
-        assert 4 in seen
-        assert seen[-1] == 3
+        assert seen == [4, 3]
         in_force = await router.get("/internal/config")
         assert (in_force["max_loaded_models"], in_force["parallel"]) == (3, 1)
         assert config(tmp_path) == {"max_loaded_models": 3}

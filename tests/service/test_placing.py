@@ -16,7 +16,6 @@ from router.engines.base import EngineDevice
 from router.errors import BadRequest, LoadFailed
 from router.memory.measured import Measured
 from router.memory.placement import device_demand
-from router.residency.admission import UNBOUNDED
 from router.residency.placement import Placement
 from router.service.placing import Placing
 from router.settings.schema import Settings
@@ -154,8 +153,10 @@ def test_without_a_card_or_without_layers_for_one_it_is_the_host() -> None:
         assert on.spec(model(), asked, Settings(), only).n_gpu_layers == 0
 
 
-def test_a_device_of_unknown_room_comes_last() -> None:
-    found = layouts(placing(*CARDS), {A: UNBOUNDED, B: 6 * GIB, C: 12 * GIB})
+def test_a_device_that_cannot_be_read_comes_last() -> None:
+    on = placing(*CARDS)
+    on.observe([DeviceReading(CARDS[0], 24 * GIB, None, 0.0), *map(reading, (*CARDS[1:], HOST))])
+    found = layouts(on, {A: 20 * GIB, B: 6 * GIB, C: 12 * GIB})
     assert [tuple(gpus(p)) for p in found[:3]] == [(C,), (B,), (A,)]
 
 
