@@ -24,9 +24,9 @@ A file that is no JSON is set aside as `config.json.corrupt-TIME`, and the defau
 gives way to its default, and unknown keys are kept; both are reported, with the expected form or the nearest
 known name.
 
-`config_version` says how the keys are meant. A file of an older version is brought up to date at the start, and
-a copy of it kept as `config.json.vN.bak`. A file of a newer version is read for what is known, reported, and
-copied before the first change; its other keys and its number stay.
+`config_version` says how the keys are meant. A file of an older version is brought up to date at the start,
+and a copy of it kept as `config.json.vN.bak`. A file of a newer version is read for what is known, reported,
+and copied before the first change; its other keys and its number stay.
 """
 
 GROUPS: Final = {
