@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -126,9 +127,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     if shutil.which("mmdebstrap") is None or shutil.which("Xvfb") is None:
         pytest.skip("mmdebstrap and Xvfb (packages mmdebstrap and xvfb) are not installed")
     root = tmp_path_factory.mktemp("bare") / "root"
-    sources = [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]
-    source = next((path for path in sources if path.is_file()), None)
-    suite = os.environ.get("PACKAGES_TEST_SUITE", "bookworm")
+    apt = Path("/etc/apt")
+    sources = [apt / "sources.list.d" / f"{name}.sources" for name in ("debian", "ubuntu")]
+    source = next((path for path in (*sources, apt / "sources.list") if path.is_file()), None)
+    suite = os.environ.get("PACKAGES_TEST_SUITE") or platform.freedesktop_os_release()["VERSION_CODENAME"]
     made = subprocess.run(
         ["mmdebstrap", "--quiet", "--variant=minbase", suite, str(root), *([str(source)] if source else [])],
         capture_output=True,
