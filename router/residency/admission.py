@@ -281,10 +281,15 @@ def _choose(
             continue
         room, held = memory.without(candidates)
         best: Choice | None = None
+        there: dict[str, list[int]] = {}
+        for place, holder in enumerate(candidates):
+            for device in holder.holds:
+                there.setdefault(device, []).append(place)
         for placement in those(room):
             if not memory.fits(placement, room, held):
                 continue
-            victims = fewest(placement, memory, candidates)
+            places = {place for device in placement.booking for place in there.get(device, ())}
+            victims = fewest(placement, memory, [candidates[place] for place in sorted(places)])
             if best is None or len(victims) < len(best.victims):
                 best = Choice(Outcome.VICTIMS, placement, victims)
             if len(best.victims) <= 1:
