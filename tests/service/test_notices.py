@@ -11,8 +11,9 @@ from router.errors import NotFound
 from router.paths import Paths
 from router.service import Router
 from router.service.notices import POOL_NOTICE, due, owed_after_start
-from router.settings.state import State
+from router.settings.state import State, mark_imported
 from router.snapshot import PoolView
+from router.version import __version__
 from tests.support.gguf import write_model
 
 
@@ -160,3 +161,22 @@ async def test_a_fresh_install_is_never_shown_the_notice(tmp_path: Path, upgrade
             assert router.snapshot.notices == ()
         finally:
             await router.stop()
+
+
+async def test_after_an_import_the_notice_is_due_at_the_next_start_once(upgraded):
+    paths, _ = upgraded
+    # This version ran last, and the settings name the key: no upgrade, but for the import.
+    (paths.state_dir / "state.json").write_text(json.dumps({"last_run_version": __version__}))
+    paths.config_file.write_text(json.dumps({"max_loaded_models": 1, "llm_pool_autosize": True}))
+    mark_imported(paths.state_dir)
+    for due_now in (True, False):
+        router = router_of(upgraded)
+        await router.start()
+        try:
+            await router.register_policy(POLICY)
+            assert [n.id for n in router.snapshot.notices] == ([POOL_NOTICE] if due_now else [])
+            if due_now:
+                await router.tell_notice(POOL_NOTICE)
+        finally:
+            await router.stop()
+        assert not (paths.state_dir / "imported").exists()

@@ -28,6 +28,14 @@ async def test_state_is_kept_between_runs(tmp_path: Path) -> None:
     assert again.load() == State(last_run_version="0.1.0", told=("a", "b"))
 
 
+async def test_what_a_newer_version_remembers_is_kept(tmp_path: Path) -> None:
+    state = StateFile(tmp_path)
+    state.path.write_text('{"last_run_version": "9.0.0", "of a newer version": [1]}')
+    assert state.load().last_run_version == "9.0.0"
+    await state.update(last_run_version="0.1.0")
+    assert json.loads(state.path.read_text())["of a newer version"] == [1]
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"told": 3}', "\xff"])
 def test_damaged_state_is_that_of_a_first_run(tmp_path: Path, content: str) -> None:
     state = StateFile(tmp_path)
