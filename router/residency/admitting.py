@@ -118,7 +118,12 @@ class Admitting(Board):
         if slot is Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None and not is_full:
             self._start(model, asked, options, standard, placement)
             return
-        self._keep_place(model.name, model.type if standard else None, choice.outcome, victims, surplus)
+        if slot is Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None:
+            if self._refuse_to_wait(model.name, "other models load"):
+                return
+            self._claim(model.name, model.type if standard else None, "waits while other models load")
+        else:
+            self._keep_place(model.name, model.type if standard else None, choice.outcome, victims, surplus)
         if placement is not None:
             self.intents[model.name] = Intent(options, placement)
             self.memory.take(placement, claim=True)

@@ -163,9 +163,11 @@ class Board:
         self.by_name[row.model].append(resident)
         self.by_type[row.type].append(resident)
 
-    def _claim(self, model: str, model_type: str | None, why: str, *, brief: bool = True) -> None:
+    def _claim(
+        self, model: str, model_type: str | None, why: str, *, brief: bool = True, kind: str = ""
+    ) -> None:
         """Keep a slot for a model against all that come after it in the queue."""
-        self.blocked.setdefault(model, Wait(f"{model} {why}", brief))
+        self.blocked.setdefault(model, Wait(f"{model} {why}", brief, kind))
         if model not in self.claimed:
             self.claimed.add(model)
             if model_type is not None:
@@ -281,7 +283,9 @@ class Board:
         nobody = not victims and surplus is None
         if nobody and model_type is not None and self._slot(model_type, ()) is Slot.COMING:
             why, brief = "waits for a slot that is being freed", True
-        self._claim(model, model_type, why, brief=brief)
+        # Whose answers they are changes as one after the other ends.
+        kind = "" if brief or nobody else "answers"
+        self._claim(model, model_type, why, brief=brief, kind=kind)
 
 
 def loading_row(model: str, model_type: str, options: LoadOptions, standard: bool, now: float) -> ResidentRow:
@@ -309,7 +313,8 @@ def agrees(waiter: WaiterRow, resident: Planned) -> bool:
 
 
 def listed(names: Iterable[str]) -> str:
-    return " and ".join(names)
+    *most, last = sorted(set(names))
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def waits_for(outcome: Outcome, victims: Sequence[Planned], surplus: Planned | None) -> tuple[str, bool]:

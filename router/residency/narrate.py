@@ -206,8 +206,9 @@ class Narrator:
             if wait.brief:
                 continue
             told = self._deferred.setdefault(model, set())
-            if wait.cause not in told:
-                told.add(wait.cause)
+            kind = wait.kind or wait.sentence
+            if kind not in told:
+                told.add(kind)
                 self._tell("defer", f"{wait.sentence}.", model=model)
 
     # The whole

@@ -231,15 +231,12 @@ class Drain(Struct, frozen=True):
 
 class Wait(Struct, frozen=True):
     """What a model that is asked for waits for, as a sentence without its full stop. A `brief` wait ends by
-    itself, whatever the clients do."""
+    itself, whatever the clients do. One with a `kind` is the same wait as others of that kind, although the
+    sentences differ in names and counts."""
 
     sentence: str
     brief: bool = True
-
-    @property
-    def cause(self) -> str:
-        """The sentence without what follows its colon: counts that change while the wait is the same."""
-        return self.sentence.rpartition(": ")[0] or self.sentence
+    kind: str = ""
 
 
 class Plan(Struct, frozen=True):

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from router.devices.base import DeviceInfo, DeviceReading
 from router.errors import LoadFailed
+from router.residency.board import listed
 from router.settings.schema import Settings
 from router.units import GIB
 from tests.support.simulation import House, model
@@ -48,6 +49,43 @@ async def test_a_wait_is_told_once_however_often_it_is_looked_at():
     assert told(house, "defer") == ["B waits for A: 2 requests are still running."]
     observe(24 * GIB)
     await other
+
+
+async def three_that_fit_while_one_may_load(admission: str) -> tuple[House, list[asyncio.Task[int]]]:
+    small = [model(name) for name in "ABC"]
+    house = House(*small, settings=Settings(max_loaded_models=3, max_parallel_loads=1, admission=admission))
+
+    def observe(age: float) -> None:
+        started = asyncio.get_running_loop().time() - age
+        house.reconciler.observe((DeviceReading(GPU, 24 * GIB, 24 * GIB, started),))
+
+    observe(1.0)
+    asked = [house.ask(name) for name in "ABC"]
+    await settle()
+    # Nothing was decided on the old reading, but memory is kept for all three.
+    observe(0.0)
+    await settle()
+    return house, asked
+
+
+@virtual
+async def test_who_waits_for_the_loads_of_others_does_not_wait_for_a_slot():
+    house, asked = await three_that_fit_while_one_may_load("wait")
+    assert house.reconciler.blocked["B"].sentence == "B waits while other models load"
+    assert told(house, "defer") == []
+    for task in asked:
+        task.cancel()
+
+
+@virtual
+async def test_nobody_waits_for_the_loads_of_others_where_none_shall_wait():
+    _, asked = await three_that_fit_while_one_may_load("reject")
+    assert [task.done() for task in asked] == [False, True, True]
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+def test_names_are_listed_in_one_order_whoever_goes_first():
+    assert [listed(names) for names in ("C", "BA", "CAB")] == ["C", "A and B", "A, B and C"]
 
 
 @virtual
