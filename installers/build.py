@@ -204,7 +204,7 @@ class Builder:
             self._fill_deb(stage, architecture)
             self.out.mkdir(exist_ok=True)
         self.run(
-            *("dpkg-deb", "--root-owner-group", *(("-Zzstd", "-z3") if self.fast else ("-Zxz", "-z6"))),
+            *("dpkg-deb", "--root-owner-group", *(("-Zgzip", "-z1") if self.fast else ("-Zxz", "-z6"))),
             *("--build", stage, stage.with_suffix(".deb")),
             env={"SOURCE_DATE_EPOCH": str(source_date())},
         )

@@ -28,16 +28,17 @@ class Autostart(Protocol):
         """Start at login from now on, or do not. Raises OSError."""
 
 
-def start_command() -> tuple[str, ...]:
+def start_command(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """What starts this app again: the packaged program, or this Python with the package."""
     if getattr(sys, "frozen", False):
-        return (sys.executable, OPTION)
+        # The program in an AppImage lies in a folder that is gone when it ends.
+        return (environ.get("APPIMAGE") or sys.executable, OPTION)
     return (sys.executable, "-m", "lemon_tray", OPTION)
 
 
 def for_this_system(environ: Mapping[str, str] = os.environ) -> Autostart:
     """The way of the system that this runs on."""
-    command = start_command()
+    command = start_command(environ)
     if sys.platform == "win32":
         return RunKey(command)
     home = Path(environ.get("HOME") or Path.home())

@@ -137,7 +137,8 @@ def test_where_the_entry_lies(environ: dict[str, str], folder: str) -> None:
 def test_what_is_started_is_this_program_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_command() == (sys.executable, "-m", "lemon_tray", "--hidden")
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert start_command() == (sys.executable, "--hidden")
+    assert start_command({}) == (sys.executable, "--hidden")
+    assert start_command({"APPIMAGE": "/apps/lemon.AppImage"}) == ("/apps/lemon.AppImage", "--hidden")
 
 
 def run_help(command: Sequence[str]) -> str:
