@@ -159,7 +159,10 @@ class Builder:
         self._share(stage / "share", "@BIN@")
         (stage / "LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
         self.out.mkdir(exist_ok=True)
-        with lzma.open(target, "wb", preset=6) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        with (
+            lzma.open(target, "wb", preset=0 if self.fast else 6) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
             for path in sorted(stage.rglob("*")):
                 archive.add(path, path.relative_to(stage.parent), recursive=False, filter=anonymous)
         self.finished(target)
