@@ -57,7 +57,7 @@ _MATTERS: Final = tuple(
 )
 #: What must be among the options of a program that is a llama-server.
 _SERVER: Final = frozenset({"--parallel", "--port", "--metrics"})
-_ERROR: Final = re.compile(r"error|cannot|no such file|not found|refused|denied", re.IGNORECASE)
+_ERROR: Final = re.compile(r"\berror\b|error:|cannot|no such file|not found|refused|denied", re.IGNORECASE)
 _GPU_TROUBLE: Final = re.compile(
     r"(?:failed to initialize|no (?:cuda|rocm|hip|vulkan)\S* devices? |driver version is insufficient|"
     r"no devices found|failed to load)",

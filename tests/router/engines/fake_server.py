@@ -84,6 +84,8 @@ def main() -> None:
         case "no library":
             say(2, f"{sys.argv[0]}: error while loading shared libraries: libcudart.so.12: cannot open it")
             sys.exit(127)
+        case "script":
+            Path("/no/such/setup").read_text()
         case "rubbish":
             for _ in range(1000):
                 os.write(1, bytes(range(256)) * 16)

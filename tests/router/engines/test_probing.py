@@ -97,6 +97,7 @@ async def test_a_cache_that_cannot_be_written_is_done_without(server: Server, tm
         ("wrong processor", "another kind of processor"),
         ("no library", "libcudart.so.12"),
         ("rubbish", "no llama-server"),
+        ("script", "No such file or directory: '/no/such/setup'"),
     ],
 )
 async def test_broken_programs(server: Server, mode: str, told: str) -> None:
