@@ -78,6 +78,11 @@ class Downloads:
             log.warning("%s could not be downloaded: %s", name, error.message)
             self._show(structs.replace(self._views[name], state="failed", error=error.message))
             raise
+        except Exception as error:
+            log.exception("%s could not be downloaded", name)
+            words = f"{type(error).__name__}: {error}"
+            self._show(structs.replace(self._views[name], state="failed", error=words))
+            raise
         else:
             self._show(structs.replace(self._views[name], state="done"))
         finally:

@@ -13,7 +13,7 @@ from router.engines.base import Capabilities, EngineDevice
 from router.engines.builds import Build
 from router.engines.releases import Asset, Machine, Offer
 from router.errors import BadRequest, Conflict, NotFound, RouterError
-from router.service.downloads import Downloads
+from router.service.downloads import Downloads, Progress
 from router.service.engines import Engines
 
 CARD = EngineDevice("Vulkan0", "vulkan", "A Card", 1 << 33)
@@ -194,6 +194,16 @@ async def test_a_fetch_that_fails_changes_nothing(bench: Bench) -> None:
         await (await bench.engines.get("vulkan"))
     assert bench.downloads.views[0].state == "failed"
     assert bench.kinds() == {"embedded": "embedded"}
+
+
+async def test_a_fetch_that_breaks_does_not_seem_to_run_for_ever() -> None:
+    async def breaks(_: Progress) -> None:
+        raise OSError("the disk is gone")
+
+    downloads = Downloads(lambda: None)
+    with pytest.raises(OSError, match="disk"):
+        await downloads.begin("x", breaks)
+    assert [(view.state, view.error) for view in downloads.views] == [("failed", "OSError: the disk is gone")]
 
 
 async def test_a_mistyped_build_is_no_download(bench: Bench) -> None:
