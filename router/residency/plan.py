@@ -184,7 +184,7 @@ class _Planner(Admitting):
                 self._claim(model, model_type, "is reloaded with other options")
             return
         if resident.drain is not None and (waiter.wants is not Wants.HELPER or not self._is_helper(resident)):
-            self._claim(model, model_type, "unloads first", brief=False)
+            self._claim(model, model_type, "is unloaded first, and then loaded again", brief=False)
             return
         if resident.spoken_for:
             self._claim(model, model_type, "waits for a reading of the devices")
