@@ -10,7 +10,7 @@ from router.residency.admission import UNBOUNDED, Memory, margin_of
 from router.residency.placement import Placement
 from router.residency.world import Failure, WaiterRow, World
 from router.settings.schema import Settings
-from router.units import gib
+from router.units import gib, size
 
 
 def gone(waiter: WaiterRow) -> RouterError:
@@ -95,6 +95,8 @@ def insufficient(
     )
     if names:
         help_text = f"Unpin or unload {' or '.join(names)}."
+    elif settings.vram_cap and any(row["needed"] > settings.vram_cap - row["margin"] for row in short):
+        help_text = f"Raise vram_cap: it is {size(settings.vram_cap)}, and loads leave a margin of that free."
     elif any(row["others"] > row["needed"] - row["possible"] for row in short):
         help_text = "Close other programs that use the device, or take a smaller context or quantization."
     else:

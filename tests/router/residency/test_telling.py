@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from router.devices.base import DeviceInfo, DeviceReading
-from router.errors import LoadFailed
+from router.errors import InsufficientMemory, LoadFailed
 from router.residency.board import listed
 from router.settings.schema import Settings
 from router.units import GIB
@@ -86,6 +86,17 @@ async def test_nobody_waits_for_the_loads_of_others_where_none_shall_wait():
 
 def test_names_are_listed_in_one_order_whoever_goes_first():
     assert [listed(names) for names in ("C", "BA", "CAB")] == ["C", "A and B", "A, B and C"]
+
+
+@virtual
+async def test_a_cap_that_is_too_small_is_named_as_what_helps():
+    house = House(LARGE[0], settings=Settings(vram_cap=2 * GIB))
+    started = asyncio.get_running_loop().time()
+    # Others hold enough to be blamed, and are not to blame.
+    house.reconciler.observe((DeviceReading(GPU, 40 * GIB, 20 * GIB, started),))
+    with pytest.raises(InsufficientMemory) as refused:
+        await house.use("A")
+    assert refused.value.hint == "Raise vram_cap: it is 2 GiB, and loads leave a margin of that free."
 
 
 @virtual
