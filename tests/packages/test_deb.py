@@ -372,3 +372,15 @@ def test_the_package_from_its_installation_to_its_purge(
     ):
         record_property(name, value)
         print(f"{name}: {value}")  # noqa: T201  # for docs/packaging.md
+
+
+def test_lintian_finds_nothing_but_what_is_overridden_with_a_reason() -> None:
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian is not installed")
+    done = subprocess.run(
+        ["lintian", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0", the_deb()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout
