@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from router.service.status import last_failures
 from router.settings.schema import UNLIMITED
 from router.snapshot import DeviceView, DownloadView, PoolView, ResidentView, Snapshot
 from router.units import NBSP, gib
@@ -25,6 +24,9 @@ def render(snapshot: Snapshot) -> str:
         )
     if snapshot.degraded:
         lines.append(f"Fault: {snapshot.degraded}")
+    # Only here: it brings the whole router along, which the other commands do without.
+    from router.service.status import last_failures
+
     lines += _section("Problems", [*snapshot.problems, *last_failures(snapshot)])
     lines += _section("Devices", [_device(device) for device in snapshot.devices])
     lines += _section("Models", [_resident(resident) for resident in snapshot.residents])
