@@ -264,3 +264,9 @@ class Snapshot(Struct, frozen=True):
     loop_lag_s: float = 0.0
     event_counts: tuple[tuple[str, str, int], ...] = ()
     overridden: dict[str, str] = {}
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each model of which the last thing that happened was a failure."""
+        last = {e.model: e for e in self.feed if e.code in ("load_failed", "worker_died", "ready", "admit")}
+        return tuple(entry.message for entry in last.values() if entry.severity is Severity.ERROR)

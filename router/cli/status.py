@@ -24,10 +24,8 @@ def render(snapshot: Snapshot) -> str:
         )
     if snapshot.degraded:
         lines.append(f"Fault: {snapshot.degraded}")
-    # Only here: it brings the whole router along, which the other commands do without.
-    from router.service.status import last_failures
 
-    lines += _section("Problems", [*snapshot.problems, *last_failures(snapshot)])
+    lines += _section("Problems", [*snapshot.problems, *snapshot.failures])
     lines += _section("Devices", [_device(device) for device in snapshot.devices])
     lines += _section("Models", [_resident(resident) for resident in snapshot.residents])
     policies = [
