@@ -24,7 +24,6 @@ def render(snapshot: Snapshot) -> str:
         )
     if snapshot.degraded:
         lines.append(f"Fault: {snapshot.degraded}")
-
     lines += _section("Problems", [*snapshot.problems, *snapshot.failures])
     lines += _section("Devices", [_device(device) for device in snapshot.devices])
     lines += _section("Models", [_resident(resident) for resident in snapshot.residents])
