@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -65,6 +66,7 @@ SIGNALS: Final = tuple(
 
 def run(paths: Paths, lock: InstanceLock, options: Options) -> int:
     """Run the app until it is quit; returns the exit status."""
+    _find_plugins()
     app = QApplication([sys.argv[0] if sys.argv else "lemon-tray"])
     app.setApplicationName("lemon-tray")
     app.setApplicationDisplayName("Lemon Tray")
@@ -84,6 +86,13 @@ def run(paths: Paths, lock: InstanceLock, options: Options) -> int:
     finally:
         sys.excepthook = previous_hook
         use_translator(None)
+
+
+def _find_plugins() -> None:
+    """In a package Qt looks for its plugins in the wrong place: it takes itself to be installed."""
+    plugins = Path(sys.prefix) / "PySide6" / "Qt" / "plugins"
+    if getattr(sys, "frozen", False) and sys.platform == "linux" and plugins.is_dir():
+        QCoreApplication.setLibraryPaths([str(plugins)])
 
 
 async def _main(app: QApplication, paths: Paths, lock: InstanceLock, options: Options) -> int:
