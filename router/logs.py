@@ -125,12 +125,21 @@ class _Rotating(logging.handlers.RotatingFileHandler):
     """Written to by text instead of by record."""
 
     def append(self, text: str) -> None:
-        if self.stream is None:
-            self.stream = self._open()
-        if self.stream.tell() + len(text) > self.maxBytes:
-            self.doRollover()
-        self.stream.write(text)
-        self.stream.flush()
+        """Write whole lines. A file is begun anew between two lines, before it gets too long."""
+        while text:
+            if self.stream is None:
+                self.stream = self._open()
+            written = self.stream.tell()
+            room = max(self.maxBytes - written, 0)
+            cut = len(text) if len(text) <= room else text.rfind("\n", 0, room) + 1
+            if not cut and written:
+                self.doRollover()
+                continue
+            # A line that is longer than a file has one to itself.
+            cut = cut or text.find("\n") + 1 or len(text)
+            self.stream.write(text[:cut])
+            self.stream.flush()
+            text = text[cut:]
 
 
 class _Writer:

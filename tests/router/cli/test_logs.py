@@ -129,6 +129,12 @@ def test_many_lines_come_in_order_and_roll_over(tmp_path: Path, monkeypatch: pyt
     kept = sorted(tmp_path.iterdir())
     assert [file.name for file in kept] == [logs.LOG_NAME, *(f"{logs.LOG_NAME}.{n}" for n in (1, 2, 3))]
     assert kept[0].read_text().splitlines()[-1].endswith(" 999")
+    assert all(0 < file.stat().st_size <= 2000 for file in kept)
+    # Nothing is lost from one file to the next older one.
+    numbers = [
+        int(line.rpartition(" ")[2]) for file in reversed(kept) for line in file.read_text().splitlines()
+    ]
+    assert numbers == list(range(numbers[0], 1000))
 
 
 def test_a_warning_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,8 @@ class DrainIsStored(_Planner):
 
 
 class ClaimIsForgotten(_Planner):
-    def _claim(self, model: str, model_type: str | None, why: str, *, brief: bool = True) -> None:
-        super()._claim(model, None, why, brief=brief)
+    def _claim(self, model: str, model_type: str | None, why: str, **how: Any) -> None:
+        super()._claim(model, None, why, **how)
 
 
 class QueueIsALottery(_Planner):
