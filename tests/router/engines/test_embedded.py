@@ -271,10 +271,13 @@ async def test_closing_the_engine_ends_loads_under_way(engine: EmbeddedEngine, t
 
 ROUTER = textwrap.dedent(
     """
-    import asyncio, sys
+    import asyncio, signal, sys
     from pathlib import Path
     from router.engines.base import WorkerSpec
     from router.engines.embedded import EmbeddedEngine
+
+    # Whoever started the tests may have had it ignored, as nohup does.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     async def main():
         engine = EmbeddedEngine(logs_dir=Path(sys.argv[2], "logs"), state_dir=Path(sys.argv[2], "state"))
