@@ -603,11 +603,12 @@ def command_test(setup: Setup, arguments: list[str]) -> int:
     long, vulkan, packages = (flag in arguments for flag in special)
     rest = [argument for argument in arguments if argument not in special]
     chosen = "long" if long else "not long and not vulkan and not packages"
+    if long or packages:
+        # What takes minutes is no hang: walks, or a bare system that is being made.
+        rest = ["-o", "faulthandler_timeout=0", *rest]
     if packages:
         ensure_packages(setup)
         chosen = "packages"
-        # A bare system takes minutes to make.
-        rest = ["-o", "faulthandler_timeout=0", *rest]
     if vulkan:
         ensure_vulkan(setup)
         chosen = "vulkan"
