@@ -195,7 +195,11 @@ def test_run_passes_its_arguments_on() -> None:
     [
         (["-k", "a or b"], ["-m", "not long and not vulkan and not packages", "-k", "a or b"], {}),
         (["--vulkan", "-x"], ["-m", "vulkan", "-x"], {}),
-        (["--long", "-x"], ["-m", "long", "-x"], {"HYPOTHESIS_PROFILE": "long"}),
+        (
+            ["--long", "-x"],
+            ["-m", "long", "-o", "faulthandler_timeout=0", "-x"],
+            {"HYPOTHESIS_PROFILE": "long"},
+        ),
     ],
 )
 def test_test_passes_its_arguments_on(
