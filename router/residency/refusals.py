@@ -142,13 +142,15 @@ def device_table(
         if reading.total is not None and reading.free is not None:
             others = max(0, reading.total - reading.free - seen)
         room = memory.now[device]
+        # What others wait for, or have just been given, they can be made to give up again.
+        emptied = room if given_back else room + memory.taken.get(device, 0)
         rows.append(
             {
                 "id": device,
                 "label": reading.device.label,
                 "needed": booking.get(device, 0),
                 "available": None if room >= UNBOUNDED else max(0, room),
-                "possible": room + (given_back.get(device, 0) if given_back else ours - stays[device]),
+                "possible": emptied + (given_back.get(device, 0) if given_back else ours - stays[device]),
                 "total": reading.total,
                 "free": reading.free,
                 "charged": ours,

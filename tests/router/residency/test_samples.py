@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec import structs
 
 from router.devices.base import DeviceInfo, DeviceReading
+from router.errors import InsufficientMemory
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
@@ -121,4 +123,23 @@ async def test_a_load_that_others_go_for_keeps_its_place_while_others_load():
     await settle()
     assert house.state("B") is ResidentState.DRAINING
     for task in (long, other, small):
+        task.cancel()
+
+
+@virtual
+async def test_a_refusal_counts_what_is_kept_for_others_as_possible():
+    house = House(*LARGE, structs.replace(model("E"), size_bytes=30 * GIB), settings=Settings(vram_margin=0))
+    house.reconciler.observe((reading(now(), 24 * GIB),))
+    long = house.ask("B", seconds=300)
+    await asyncio.sleep(5)
+    house.reconciler.observe((reading(now(), 10 * GIB),))
+    other = house.ask("C")
+    await settle()
+    assert house.reconciler.claims == {"gpu": 14 * GIB}
+    house.reconciler.observe((reading(now(), 10 * GIB),))
+    with pytest.raises(InsufficientMemory) as refused:
+        await house.use("E")
+    (row,) = refused.value.details["devices"]
+    assert (row["needed"], row["possible"], row["claimed"]) == (30 * GIB, 24 * GIB, 14 * GIB)
+    for task in (long, other):
         task.cancel()
