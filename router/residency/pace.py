@@ -11,6 +11,10 @@ EDIT_INTERVAL_S = 0.025
 PROGRESS_INTERVAL_S = 0.1
 """Least time between two publications that only progress asks for."""
 
+SHORTEST_TIMER_S = 0.001
+"""No timer is armed for sooner. Loops run timers a little early: a pass that runs a hair before its deadline
+would ask for the next one at once, again and again."""
+
 LONGEST_TIMER_S = 86_400.0
 """No timer is armed for longer: Qt's count milliseconds in 31 bits."""
 
@@ -78,8 +82,8 @@ class Pace:
             self._timer.cancel()
             self._timer = None
         if next_deadline is not None:
-            latest = self._last_run + LONGEST_TIMER_S
-            self._timer = self._loop.call_at(min(next_deadline, latest), self._run_timer)
+            earliest, latest = self._last_run + SHORTEST_TIMER_S, self._last_run + LONGEST_TIMER_S
+            self._timer = self._loop.call_at(min(max(next_deadline, earliest), latest), self._run_timer)
 
     def publish_soon(self) -> None:
         """Publish within a tenth of a second, once for all who ask until then."""
