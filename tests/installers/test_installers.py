@@ -13,6 +13,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -366,7 +367,9 @@ def unpacked(build: ModuleType, tmp_path: Path) -> Path:
     (archive,) = (tmp_path / "out").glob("*.tar.xz")
     folder = tmp_path / "un packed"
     folder.mkdir()
-    subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
+    # Python's own reader: a bare system has tar, but not always xz.
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, **({"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}))
     return folder / f"lemon-tray-{__version__}"
 
 
