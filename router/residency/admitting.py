@@ -194,8 +194,9 @@ class Admitting(Board):
             return Choice(Outcome.FITS, best) if best else Choice(Outcome.NEVER, None)
         idle, busy, later = self._who_may_go(waiter)
         memory = self.memory
-        first = self._empty_for(ask, idle, kept) if model.name in self.world.short else None
-        choice = first or choose(ask, memory, idle, busy, later, kept)
+        choice = choose(ask, memory, idle, busy, later, kept)
+        if model.name in self.world.short and choice.placement and choice.outcome is not Outcome.NEVER:
+            choice = self._empty_for(choice.placement, idle) or choice
         if choice.outcome is Outcome.COMING:
             self._await_sample()
             self.deadlines += [f.at + RECOVERY_S for f in self.world.freed if f.at + RECOVERY_S > self.now]
@@ -277,12 +278,9 @@ class Admitting(Board):
         self.intents[model.name] = Intent(options, choice.placement)
         self.memory.take(choice.placement, claim=True)
 
-    def _empty_for(self, ask: Ask, idle: Sequence[Planned], kept: Placement | None) -> Choice | None:
+    def _empty_for(self, placement: Placement, idle: Sequence[Planned]) -> Choice | None:
         """For a model whose worker ran out of memory: everybody idle on its devices goes first. None when
         they have gone."""
-        placement = kept or next(iter(ask(self.memory.now)), None)
-        if placement is None:
-            return None
         there = [r for r in idle if any(r.holds.get(device, 0) for device in placement.booking)]
         if there:
             return Choice(Outcome.VICTIMS, placement, tuple(there))

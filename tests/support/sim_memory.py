@@ -22,6 +22,9 @@ NEVER = math.inf
 BLIND_S = SETTLE_S + 0.5
 """For so long a decision may not know of what other programs took: readings lag, and have an age."""
 
+LOAD_MAX_S = 60.0
+"""No load takes longer here."""
+
 
 @dataclass
 class SimDevice:
@@ -44,6 +47,7 @@ class SimDevice:
     others_grew_at: float = -math.inf
     others_settled_at: float = -math.inf
     is_excused: bool = False
+    excused_at: float = -math.inf
 
     def note(self, now: float) -> None:
         """Remember what is held from now on."""
@@ -103,7 +107,9 @@ class SimMemory:
         now = asyncio.get_running_loop().time()
         for device in devices:
             if device.held.pop(pid, 0):
-                device.is_excused &= any(device.held.values())
+                # A load that was admitted at a risk may have taken nothing yet.
+                is_recent = now < device.excused_at + LOAD_MAX_S
+                device.is_excused &= is_recent or any(device.held.values())
                 device.note(now)
 
     # What others do
@@ -131,7 +137,7 @@ class SimMemory:
                 continue
             blind = name in unread and (device.others or sum(device.held.values()))
             if at_risk or blind or now < device.others_grew_at + BLIND_S:
-                device.is_excused = True
+                device.is_excused, device.excused_at = True, now
 
     # Readings
 

@@ -143,3 +143,16 @@ async def test_a_refusal_counts_what_is_kept_for_others_as_possible():
     assert (row["needed"], row["possible"], row["claimed"]) == (30 * GIB, 24 * GIB, 14 * GIB)
     for task in (long, other):
         task.cancel()
+
+
+@virtual
+async def test_a_model_that_ran_short_and_can_never_fit_costs_nobody_its_place():
+    huge = structs.replace(model("E"), size_bytes=30 * GIB)
+    house = House(*LARGE, huge, settings=Settings(max_loaded_models=3))
+    house.reconciler.observe((reading(now(), 24 * GIB),))
+    await house.use("B")
+    house.reconciler.table.short.add("E")
+    house.reconciler.observe((reading(now(), 10 * GIB),))
+    with pytest.raises(InsufficientMemory):
+        await house.use("E")
+    assert house.state("B") is ResidentState.READY
