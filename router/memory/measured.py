@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +11,8 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+
+from router.settings.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +80,7 @@ class Measured:
             return
         with self._lock:
             self.is_dirty = False
-            raw = msgspec.json.encode(_File(FORMAT, dict(self._seen)))
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=".measured-")
-            try:
-                with os.fdopen(handle, "wb") as out:
-                    out.write(raw)
-                os.replace(name, self._path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-                raise
+            write_atomically(self._path, msgspec.json.encode(_File(FORMAT, dict(self._seen))))
 
     def get(self, key: str) -> Seen | None:
         """What is known of this key."""
