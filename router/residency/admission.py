@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from msgspec import Struct
 
-from router.devices.base import HOST_ID
+from router.devices.base import HOST_ID, DeviceReading
 from router.residency.placement import Placement
-from router.residency.world import RECOVERY_S, SETTLE_S, Freed, World
+from router.residency.world import RECOVERY_S, SETTLE_S, Freed, ResidentRow, World
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 
@@ -57,6 +57,20 @@ def margin_of(total: int | None, settings: Settings) -> int:
     if settings.auto_evict and total:
         return max(settings.vram_margin, int((1 - settings.auto_evict_threshold_pct) * total))
     return settings.vram_margin
+
+
+def emptied(total: int, settings: Settings, others: int = 0) -> int:
+    """What models of ours could have on a device of that size, were none of them loaded."""
+    return min(total - others, settings.vram_cap or total) - margin_of(total, settings)
+
+
+def others_on(reading: DeviceReading, residents: Iterable[ResidentRow]) -> int:
+    """Bytes that other programs hold on a device, as far as its sample tells; 0 if it does not."""
+    if reading.total is None or reading.free is None:
+        return 0
+    device = reading.device.id
+    seen = sum(row.bytes.get(device, 0) - row.reserves.get(device, 0) for row in residents)
+    return max(0, reading.total - reading.free - seen)
 
 
 def _add(sums: Counter[str], sizes: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ from router.catalog.model import LLM, Model
 from router.catalog.options import CTX_AUTO, NO_OPTIONS, LoadOptions
 from router.devices.base import HOST_ID
 from router.errors import RouterError
-from router.residency.admission import UNBOUNDED, margin_of
+from router.residency.admission import UNBOUNDED, emptied, others_on
 from router.residency.desire import Desired
 from router.residency.placement import Placement
 from router.residency.world import World
@@ -54,11 +54,8 @@ def _emptied(desired: Desired, world: World) -> tuple[tuple[str, int], ...]:
             continue
         if reading.total is None:
             return ()
-        seen = sum(row.bytes.get(device, 0) - row.reserves.get(device, 0) for row in world.residents)
-        others = max(0, reading.total - reading.free - seen) if reading.free is not None else 0
-        others = -(-others // _STEP) * _STEP
-        most = min(reading.total - others, settings.vram_cap or reading.total)
-        room.append((device, most - margin_of(reading.total, settings)))
+        others = -(-others_on(reading, world.residents) // _STEP) * _STEP
+        room.append((device, emptied(reading.total, settings, others)))
     return tuple(room)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from router.errors import InsufficientMemory, LoadFailed, ModelNotFound, RouterError, SlotsPinned, Unavailable
-from router.residency.admission import UNBOUNDED, Memory, margin_of
+from router.residency.admission import UNBOUNDED, Memory, margin_of, others_on
 from router.residency.placement import Placement
 from router.residency.world import Failure, WaiterRow, World
 from router.settings.schema import Settings
@@ -137,10 +137,6 @@ def device_table(
         if device not in memory.now or (booking and device not in booking):
             continue
         ours = sum(r.bytes.get(device, 0) for r in world.residents)
-        seen = ours - sum(r.reserves.get(device, 0) for r in world.residents)
-        others = 0
-        if reading.total is not None and reading.free is not None:
-            others = max(0, reading.total - reading.free - seen)
         room = memory.now[device]
         # What others wait for, or have just been given, they can be made to give up again.
         emptied = room if given_back else room + memory.taken.get(device, 0)
@@ -156,7 +152,7 @@ def device_table(
                 "charged": ours,
                 "reserved": memory.reserved.get(device, 0),
                 "claimed": memory.claims.get(device, 0),
-                "others": others,
+                "others": others_on(reading, world.residents),
                 "margin": margin_of(reading.total, settings),
             }
         )

@@ -10,14 +10,14 @@ from msgspec import Struct
 from router.catalog.model import Model
 from router.devices.base import HOST_ID, DeviceReading
 from router.errors import RouterError
-from router.residency.admission import UNBOUNDED, margin_of
+from router.residency.admission import UNBOUNDED, emptied
 from router.service.placing import Placing
 from router.settings.schema import Settings
 from router.tasks import Tasks
 
 
 class Size(Struct, frozen=True):
-    """Bytes that a model needs, all devices together, and whether an empty machine holds it or None."""
+    """Bytes that a model needs, all devices together; whether an empty machine holds it, None if unknown."""
 
     needs: int = 0
     fits: bool | None = None
@@ -31,8 +31,7 @@ def capacity(readings: Iterable[DeviceReading], placing: Placing, settings: Sett
         if reading.device.id != HOST_ID and not placing.reaches(reading.device):
             continue
         if reading.total is not None:
-            most = min(reading.total, settings.vram_cap or reading.total)
-            room[reading.device.id] = most - margin_of(reading.total, settings)
+            room[reading.device.id] = emptied(reading.total, settings)
         elif settings.unknown_device == "proceed":
             room[reading.device.id] = UNBOUNDED
     return room
