@@ -164,9 +164,8 @@ class Admitting(Board):
         choice = choose(self._asker(model, options), memory, idle, busy, later)
         devices = refusals.device_table(choice.placement, memory, self.world, self.settings)
         victims = [r for r in choice.victims if r is not resident]
-        if self._slot(model.type, victims) is Slot.FULL and resident is None:
-            surplus = self._victim(model.type, besides=victims)
-            victims += [surplus] if surplus is not None else []
+        if resident is None and (surplus := self._surplus(model.type, victims)):
+            victims.append(surplus)
         names = tuple(r.row.model for r in victims)
         if choice.outcome is Outcome.NEVER:
             error = refusals.insufficient(model.name, choice.placement, memory, self.world, self.settings)
@@ -268,9 +267,8 @@ class Admitting(Board):
         if choice.outcome is Outcome.NEVER or choice.placement is None:
             return
         likely = list(choice.victims)
-        if standard and self._slot(model.type, likely) is Slot.FULL:
-            surplus = self._victim(model.type, besides=likely)
-            likely += [surplus] if surplus is not None else []
+        if standard and (surplus := self._surplus(model.type, likely)):
+            likely.append(surplus)
         for resident in likely:
             if resident.leases and resident.drain is None:
                 self._let_go(resident, Why.MAKE_ROOM, room_for=model.name)

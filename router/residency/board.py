@@ -219,13 +219,11 @@ class Board:
             return True
         if self._refuse_if_pinned(model, model_type):
             return False
-        surplus = None
-        if self._slot(model_type, ()) is Slot.FULL:
-            surplus = self._victim(model_type)
-            if surplus is not None:
-                self._end_standard(surplus, Why.MAKE_ROOM, room_for=model)
-                if self._slot(model_type, ()) is Slot.OPEN:
-                    return True
+        surplus = self._surplus(model_type, ())
+        if surplus is not None:
+            self._end_standard(surplus, Why.MAKE_ROOM, room_for=model)
+            if self._slot(model_type, ()) is Slot.OPEN:
+                return True
         self._keep_place(model, model_type, Outcome.FITS, (), surplus)
         return False
 
@@ -239,6 +237,10 @@ class Board:
             return Slot.OPEN
         room += sum(r.is_leaving or (r.holds_slot and r in going) for r in self.by_type[model_type])
         return Slot.COMING if room >= 1 else Slot.FULL
+
+    def _surplus(self, model_type: str, going: Sequence[Planned]) -> Planned | None:
+        """Who has to go besides those, for one more to have a slot."""
+        return self._victim(model_type, going) if self._slot(model_type, going) is Slot.FULL else None
 
     def _refuse_if_pinned(self, model: str, model_type: str) -> bool:
         pins = self._filling_pins(model_type)
