@@ -111,19 +111,11 @@ class _Walk:
 
     def tree(self, place: Place) -> None:
         """A folder and all below it, following links, each folder once."""
-        level = [place.path]
-        for depth in range(self._max_depth + 1):
-            deeper: list[Path] = []
-            for folder in level:
-                for entry in self._entries(folder, place, self._seen, first=depth == 0):
-                    path = folder / entry.name
-                    if _is_folder(entry):
-                        deeper.append(path)
-                    elif entry.name.lower().endswith(SUFFIX):
-                        self.files.append(self._file(path, entry.is_symlink(), place))
-            if not deeper:
-                return
-            level = deeper
+        for _, path, entry in self._below(
+            place.path, place, self._seen, self._max_depth + 1, first=True, links=True
+        ):
+            if entry.name.lower().endswith(SUFFIX):
+                self.files.append(self._file(path, entry.is_symlink(), place))
 
     def hub(self, place: Place) -> None:
         """A Hugging Face cache: of each repository the main revision first, then the others, newest first.
@@ -169,23 +161,12 @@ class _Walk:
     def _revision(
         self, revision: Path, repo: str, root: str, place: Place, seen: set[tuple[int, int]]
     ) -> None:
-        level = [revision]
-        for _ in range(self._max_depth):
-            deeper: list[Path] = []
-            for folder in level:
-                for entry in self._entries(folder, place, seen):
-                    path = folder / entry.name
-                    if _is_folder(entry):
-                        if not entry.is_symlink():
-                            deeper.append(path)
-                    elif entry.name.lower().endswith(SUFFIX):
-                        inside = os.fspath(folder.relative_to(revision))
-                        self.files.append(
-                            self._file(path, entry.is_symlink(), place, root=root, repo=repo, inside=inside)
-                        )
-            if not deeper:
-                return
-            level = deeper
+        for _, path, entry in self._below(revision, place, seen, self._max_depth):
+            if entry.name.lower().endswith(SUFFIX):
+                inside = os.fspath(path.parent.relative_to(revision))
+                self.files.append(
+                    self._file(path, entry.is_symlink(), place, root=root, repo=repo, inside=inside)
+                )
 
     def ollama(self, place: Place) -> None:
         """An Ollama store: its manifests name the models, and their files by hash."""
@@ -195,18 +176,9 @@ class _Walk:
         if not any(entry.name == "manifests" for entry in self._entries(place.path, place, seen, first=True)):
             return
         root = os.path.realpath(place.path)
-        level = [manifests]
-        for depth in range(ollama.LEVELS):
-            deeper: list[Path] = []
-            for folder in level:
-                for entry in self._entries(folder, place, seen):
-                    path = folder / entry.name
-                    if _is_folder(entry):
-                        if not entry.is_symlink():
-                            deeper.append(path)
-                    elif depth >= ollama.LEVELS - 2:
-                        self._manifest(path, place, root)
-            level = deeper
+        for depth, path, _ in self._below(manifests, place, seen, ollama.LEVELS):
+            if depth >= ollama.LEVELS - 2:
+                self._manifest(path, place, root)
 
     def _manifest(self, path: Path, place: Place, root: str) -> None:
         entry = self._file(path, is_link=path.is_symlink(), place=place, root=root)
@@ -235,6 +207,32 @@ class _Walk:
         if not fault and projector is not None and (reason := _blob_fault(projector)):
             fault = f"its projector: {reason}"
         self.stored.append(Stored(name, file, projector, aliases, fault))
+
+    def _below(
+        self,
+        top: Path,
+        place: Place,
+        seen: set[tuple[int, int]],
+        levels: int,
+        *,
+        first: bool = False,
+        links: bool = False,
+    ) -> Iterator[tuple[int, Path, os.DirEntry[str]]]:
+        """What is no folder in a folder and so many levels of it, breadth first, with its depth.
+
+        Links to folders are followed only with `links`.
+        """
+        level = [top]
+        for depth in range(levels):
+            deeper: list[Path] = []
+            for folder in level:
+                for entry in self._entries(folder, place, seen, first=first and depth == 0):
+                    path = folder / entry.name
+                    if not _is_folder(entry):
+                        yield depth, path, entry
+                    elif links or not entry.is_symlink():
+                        deeper.append(path)
+            level = deeper
 
     def _entries(
         self, folder: Path, place: Place, seen: set[tuple[int, int]], *, first: bool = False
