@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from router.errors import BadRequest, ConfigError, Conflict, NotFound
+from router.settings.files import write_atomically
 from router.settings.schema import API_KEY_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -180,16 +181,8 @@ class KeyFile:
     def _write(self, entries: tuple[Entry, ...]) -> None:
         """Replace the file; it is never readable by others, not even for a moment."""
         data = msgspec.json.format(msgspec.json.encode(_File(entries)), indent=2) + b"\n"
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
+            write_atomically(self.path, data)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror or error}.") from error
 
