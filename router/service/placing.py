@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -14,7 +15,7 @@ from router.catalog.options import CTX_AUTO, NO_GPU, LoadOptions
 from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
 from router.engines.base import EngineDevice, WorkerSpec
 from router.errors import LoadFailed
-from router.memory.demand import OVERHEAD, UNKNOWN_CTX, default_ctx
+from router.memory.demand import UNKNOWN_CTX, default_ctx
 from router.memory.header import ModelHeader
 from router.memory.measured import Measured, Seen, key_of
 from router.memory.placement import DeviceDemand, PlacementOptions, device_demand
@@ -70,7 +71,6 @@ class Placing:
         self._measured = measured
         self._check_args = check_args
         self._layouts: dict[tuple[object, ...], Placement] = {}
-        self._overheads: dict[str, int] = {}
         self._unread: set[str] = set()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.reach: Mapping[str, EngineDevice] = {}
@@ -160,7 +160,7 @@ class Placing:
             parallel=chosen.parallel,
             booking=placement.booking,
             load_stall_s=settings.load_stall_timeout_s,
-            devices=tuple(HOST_ID if name == _SHARED else name for name in chosen.devices),
+            devices=tuple(_real(name) for name in chosen.devices),
             split_mode=chosen.split_mode,
             main_gpu=chosen.main_gpu,
             tensor_split=chosen.tensor_split,
@@ -183,10 +183,9 @@ class Placing:
         return self._check_args(given) if given else ()
 
     def measured(self, spec: WorkerSpec, held: Mapping[str, int]) -> None:
-        """Remember what a worker said it took, with what its process holds besides."""
+        """Remember what a worker said it took."""
         if held:
-            besides = {name: self._overheads.get(name, OVERHEAD) for name in held}
-            self._measured.note(spec.key, {name: size + besides[name] for name, size in held.items()})
+            self._measured.note(spec.key, held)
             self._layouts.clear()
 
     def ran_short(self, spec: WorkerSpec) -> None:
@@ -238,9 +237,7 @@ class Placing:
     def overhead(self, device: str, settings: Settings) -> int:
         """Bytes that a worker takes on a device before it loads anything."""
         backend = next((d.backend for d in self.devices if d.id == device), "")
-        size = settings.worker_overhead if backend in _CONTEXTS else min(settings.worker_overhead, _OTHER)
-        self._overheads[device] = size
-        return size
+        return settings.worker_overhead if backend in _CONTEXTS else min(settings.worker_overhead, _OTHER)
 
     def _is_gpu(self, device: DeviceInfo) -> bool:
         return self.reaches(device) and (device.kind == "gpu" or device.id in self.reach)
@@ -446,20 +443,31 @@ class _Job:
         return Placement(booking, is_whole, layout)
 
     def _booking(self, needs: DeviceDemand, seen: Seen) -> dict[str, int]:
-        """What is booked: the formula's bytes or those that were seen, whichever is more."""
+        """What is booked: the formula's bytes or those that were seen, whichever is more.
+
+        What an engine tells of are its buffers; what its process holds besides comes on top.
+        """
         on_gpus = len(needs.per_device) > 1
-        booking: dict[str, int] = {}
-        for name, size in needs.bytes_by_device().items():
-            if name != HOST_ID or not on_gpus:
-                size = int(size * seen.factor)
-            size = max(size, seen.devices.get(name, 0))
-            if name == _SHARED:
-                booking[HOST_ID] = booking.get(HOST_ID, 0) + size
-                continue
-            booking[name] = booking.get(name, 0) + size
-            if name != HOST_ID and self._placing.shares_host(name):
-                booking[HOST_ID] = booking.get(HOST_ID, 0) + size
+        planned, besides = Counter[str](), Counter[str]()
+        for name, parts in needs.per_device.items():
+            device = _real(name)
+            planned[device] += (
+                int(parts.total * seen.factor) if name != HOST_ID or not on_gpus else parts.total
+            )
+            besides[device] += parts.overhead
+        booking = {
+            device: max(size, seen.devices[device] + besides[device]) if device in seen.devices else size
+            for device, size in planned.items()
+        }
+        for device in needs.per_device:
+            if device != HOST_ID and self._placing.shares_host(device):
+                booking[HOST_ID] += booking[device]
         return booking
+
+
+def _real(name: str) -> str:
+    """The id of a device that a demand names."""
+    return HOST_ID if name == _SHARED else name
 
 
 def _pooling(model: Model) -> tuple[str, ...]:

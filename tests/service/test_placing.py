@@ -175,6 +175,17 @@ def test_shared_memory_is_booked_on_the_host_too() -> None:
     assert (spec.devices, spec.n_gpu_layers) == (("host",), -1)
 
 
+def test_what_was_measured_in_shared_memory_counts_once() -> None:
+    chip = DeviceInfo("host", "Chip, unified memory", "CPU", "host", "metal", unified=True)
+    on = Placing(Measured())
+    on.observe([reading(chip)])
+    on.use({"host": EngineDevice("MTL0", "metal", "Chip", 16 * GIB)})
+    before = layouts(on, {})[0]
+    on.measured(on.spec(model(), LoadOptions(), Settings(), before), {"host": before.booking["host"] - GIB})
+    # All of it is the host's: what was seen is what the two parts are together, and it is less than planned.
+    assert layouts(on, {})[0].booking == before.booking
+
+
 def test_the_largest_context_that_fits() -> None:
     auto = LoadOptions(ctx_size=CTX_AUTO)
     on = placing(CARDS[0])
