@@ -29,6 +29,7 @@ from router.policy.evaluate import (
     evaluation,
     found,
 )
+from router.policy.parse import ROUTER_ID
 from router.policy.request import RequestView
 from router.policy.schema import PolicyFault
 from router.policy.vectors import Vector, Vectors, cosine, unit
@@ -329,7 +330,7 @@ def check_models(policy: Policy, helpers: Helpers) -> None:
         model = helpers.model(classifier.model)
         fault = _misfit(classifier, model.type) if model is not None else ""
         if fault:
-            of_router = classifier.id == "__router"
+            of_router = classifier.id == ROUTER_ID
             path = "$.routing.router.model" if of_router else f"$.routing.classifiers[{place}].model"
             raise PolicyFault(f"{path}: {fault}", param=path)
 
