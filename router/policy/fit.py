@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from router.policy.document import Policy
+from router.policy.request import IMAGES
 
 ASCII_PER_TOKEN: Final = 4
 """ASCII characters in one token of ordinary text; of other scripts a character counts as a token."""
@@ -71,7 +72,7 @@ def _texts(value: Any) -> Iterator[tuple[str, str]]:
         elif isinstance(value, list):
             left += value
         elif isinstance(value, dict):
-            if value.get("type") in ("image_url", "input_image", "image"):
+            if value.get("type") in IMAGES:
                 yield "image", ""
             else:
                 left += value.values()

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-_IMAGES: Final = frozenset({"image_url", "input_image", "image"})
+#: The types of content parts that are images. A tuple: what a body has as a type need not be hashable.
+IMAGES: Final = ("image_url", "input_image", "image")
 
 
 class RequestView(Struct, frozen=True):
@@ -53,7 +54,7 @@ def request_text(body: Mapping[str, Any]) -> str:
 
 def has_images(body: Mapping[str, Any]) -> bool:
     """Whether any message, or any item of `input`, brings an image."""
-    return any(isinstance(part, dict) and part.get("type") in _IMAGES for part in _all_parts(body))
+    return any(isinstance(part, dict) and part.get("type") in IMAGES for part in _all_parts(body))
 
 
 def _all_parts(body: Mapping[str, Any]) -> Iterator[Any]:

@@ -15,14 +15,13 @@ from router.policy.evaluate import (
     AskScores,
     AskSearch,
     Decision,
-    RequestView,
     Scores,
     Step,
     decide,
     evaluation,
-    request_text,
 )
 from router.policy.parse import parse_policy
+from router.policy.request import RequestView, request_text, request_view
 
 POLICY = Policy(
     name="p",
@@ -112,6 +111,13 @@ def user(content: Any) -> dict[str, Any]:
 )
 def test_the_text_that_rules_look_at(body: dict[str, Any], text: str) -> None:
     assert request_text(body) == text
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 3])
+def test_a_part_whose_type_is_no_text_is_no_image(kind: Any) -> None:
+    part = {"type": kind, "text": "t"}
+    seen = request_view({"messages": [user([part])], "input": [part]})
+    assert (seen.text, seen.has_images) == ("t", False)
 
 
 def test_a_document_from_parse_to_decision() -> None:
