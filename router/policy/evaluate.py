@@ -28,20 +28,7 @@ from router.policy.document import (
     Score,
 )
 from router.policy.parse import VERSION
-from router.policy.request import RequestView, request_text
-
-__all__ = [
-    "AskScores",
-    "AskSearch",
-    "Decision",
-    "Failure",
-    "RequestView",
-    "Scores",
-    "Step",
-    "decide",
-    "evaluation",
-    "request_text",
-]
+from router.policy.request import RequestView
 
 REGEX_INPUT: Final = 1 << 20
 """Bytes of text beyond which no regular expression matches."""

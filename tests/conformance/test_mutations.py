@@ -28,11 +28,11 @@ from router.policy.evaluate import (
     Decision,
     Evaluation,
     Failure,
-    RequestView,
     Scores,
     Step,
     _Evaluation,
 )
+from router.policy.request import RequestView
 from tests.conformance.run import replay, replay_refusals
 from tests.conformance.test_corpus import CORPUS
 
