@@ -7,7 +7,7 @@ from typing import Final
 
 from lemon_tray.names import download_progress, plain
 from lemon_tray.present_devices import HOST, device_title, usable_devices
-from lemon_tray.present_engines import DOWNLOAD_FAILED, DOWNLOAD_OVER, engine_banners, is_engine_download
+from lemon_tray.present_engines import engine_banners, is_engine_download, is_running, last_download
 from lemon_tray.present_pool import unknown_candidates
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
@@ -162,34 +162,31 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
         effect="`models_dirs`",
         glyph="folder",
     )
-    failed: DownloadView | None = None
-    for download in downloads:
-        if download.state == DOWNLOAD_FAILED:
-            failed = download
-        elif download.state not in DOWNLOAD_OVER:
-            return Banner(
-                id="no-models",
-                kind=BannerKind.INFO,
-                title=title,
-                text=translate("Banner", "Getting {model}.").format(model=plain(download.name, 60)),
-                progress=download_progress(download),
-                options=(
-                    Option(
-                        label=translate("Banner", "Cancel"),
-                        menu_label=translate("Banner", "Cancel the download"),
-                        command=Command(Kind.CANCEL_DOWNLOAD, download.name),
-                        effect=translate("Banner", "What has arrived is kept"),
-                    ),
+    download = last_download(downloads)
+    if download is not None and is_running(download):
+        return Banner(
+            id="no-models",
+            kind=BannerKind.INFO,
+            title=title,
+            text=translate("Banner", "Getting {model}.").format(model=plain(download.name, 60)),
+            progress=download_progress(download),
+            options=(
+                Option(
+                    label=translate("Banner", "Cancel"),
+                    menu_label=translate("Banner", "Cancel the download"),
+                    command=Command(Kind.CANCEL_DOWNLOAD, download.name),
+                    effect=translate("Banner", "What has arrived is kept"),
                 ),
-            )
+            ),
+        )
     text = translate("Banner", "The endpoint is up, with nothing to load. Two ways on:")
-    if failed is not None:
-        reason = plain(failed.error or translate("Banner", "the connection broke"), 200).rstrip(".")
+    if download is not None:
+        reason = plain(download.error or translate("Banner", "the connection broke"), 200).rstrip(".")
         text = translate("Banner", "{model} did not arrive: {reason}.").format(
-            model=plain(failed.name, 60), reason=reason
+            model=plain(download.name, 60), reason=reason
         )
     get = Option(
-        label=translate("Banner", "Try again") if failed else translate("Banner", "Get a demo model"),
+        label=translate("Banner", "Try again") if download else translate("Banner", "Get a demo model"),
         menu_label=translate("Banner", "Get a small demo model"),
         command=Command(Kind.GET_DEMO),
         key=translate("Banner", "A small one, to try"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -50,15 +51,16 @@ def engine_download(snapshot: Snapshot, engine: EngineView) -> DownloadView | No
     return next((d for d in snapshot.downloads if d.name in names), None)
 
 
-def any_download(snapshot: Snapshot) -> DownloadView | None:
-    """The download of an engine: the one under way, else the last one that failed."""
-    found = [d for d in snapshot.downloads if is_engine_download(d)]
-    running = next((d for d in found if _is_running(d)), None)
+def last_download(downloads: Iterable[DownloadView]) -> DownloadView | None:
+    """The one of these that is under way, else the last one that failed."""
+    found = list(downloads)
+    running = next((d for d in found if is_running(d)), None)
     return running or next((d for d in reversed(found) if d.state == DOWNLOAD_FAILED), None)
 
 
-def _is_running(download: DownloadView | None) -> bool:
-    return download is not None and download.state not in (*DOWNLOAD_OVER, DOWNLOAD_FAILED)
+def is_running(download: DownloadView) -> bool:
+    """It has not come to its end."""
+    return download.state not in (*DOWNLOAD_OVER, DOWNLOAD_FAILED)
 
 
 def _size(count: int) -> str:
@@ -84,7 +86,9 @@ def engine_banners(snapshot: Snapshot) -> list[Banner]:
         found.append(_unused(names, ready))
     else:
         offer = next((e for e in snapshot.engines if e.kind == OFFER), None)
-        found.append(_offer(names, offer, any_download(snapshot)))
+        found.append(
+            _offer(names, offer, last_download(d for d in snapshot.downloads if is_engine_download(d)))
+        )
     return found
 
 
@@ -121,7 +125,7 @@ def _unused(names: str, build: EngineView) -> Banner:
 def _offer(names: str, offer: EngineView | None, download: DownloadView | None) -> Banner:
     key = f"{ENGINE}offer"
     title = engine_title(offer) if offer is not None else translate("Engine", "A GPU build")
-    if download is not None and _is_running(download):
+    if download is not None and is_running(download):
         return Banner(
             id=key,
             kind=BannerKind.INFO,
@@ -219,7 +223,7 @@ def _row(engine: EngineView, snapshot: Snapshot) -> EngineRow:
         state = translate("Engine", "Ready")
     if problem:
         state = translate("Engine", "Cannot be used")
-    if download is not None and _is_running(download):
+    if download is not None and is_running(download):
         state = translate("Engine", "On its way")
         progress = download_progress(download)
         options.append(
