@@ -28,17 +28,36 @@ class Card(QWidget):
         QPainter(self).fillRect(px(24), self.height() - 1, self.width() - px(48), 1, self.look.colour("line"))
 
 
-class Column(QWidget):
-    """Cards below each other."""
+class Stack(QWidget):
+    """Parts below each other, placed anew at another width, and by `later` once for all that has changed."""
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.look = look
+        self.later = QTimer(self)
+        self.later.setSingleShot(True)
+        self.later.setInterval(0)
+        self.later.timeout.connect(self.arrange)
+
+    def arrange(self) -> None:
+        """Place the parts and set the least height."""
+        raise NotImplementedError  # Qt's metaclass leaves no room for the one of abstract classes
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self.arrange()
+
+    def restyle(self) -> None:
+        self.later.start()
+
+
+class Column(Stack):
+    """Cards below each other."""
+
+    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
+        super().__init__(look, parent)
         self.cards: list[Card] = []
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(0)
-        self._later.timeout.connect(self.arrange)
 
     def show_cards(self, cards: list[Card]) -> None:
         """Show these in this order; those that are not among them any more are taken away."""
@@ -49,7 +68,7 @@ class Column(QWidget):
         for card in cards:
             if card not in self.cards:
                 card.setParent(self)
-                card.resized.connect(self._later.start)
+                card.resized.connect(self.later.start)
                 card.show()
         self.cards = list(cards)
         self.arrange()
@@ -61,11 +80,3 @@ class Column(QWidget):
             card.setGeometry(0, y, self.width(), height)
             y += height
         self.setMinimumHeight(y)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        if event.size().width() != event.oldSize().width():
-            self.arrange()
-
-    def restyle(self) -> None:
-        self._later.start()

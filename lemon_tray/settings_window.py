@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from PySide6.QtCore import QRectF, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from lemon_tray.badges import KINDS, BadgeFilter
 from lemon_tray.buttons import Button
+from lemon_tray.cards import Stack
 from lemon_tray.edits import Edits
 from lemon_tray.fields import TextEditor
 from lemon_tray.labels import Text
@@ -111,22 +112,17 @@ class _GroupHead(QWidget):
         QPainter(self).fillRect(area, self.look.colour("line"))
 
 
-class SettingsBody(QWidget):
+class SettingsBody(Stack):
     """All rows, in their groups."""
 
     asked = Signal(object)
     unfinished = Signal()
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.look = look
+        super().__init__(look, parent)
         self.rows: dict[str, SettingRow] = {}
         self.heads: dict[str, _GroupHead] = {}
         self._groups: tuple[GroupView, ...] = ()
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(0)
-        self._later.timeout.connect(self.arrange)
         self.nothing = Text(look, Role.BODY, "ink2", parent=self)
         self.nothing.show_text(translate("Settings", "No setting answers to that."))
         self.nothing.hide()
@@ -152,7 +148,7 @@ class SettingsBody(QWidget):
                 made += 1
                 row = self.rows[view.key] = SettingRow(self.look, view, self)
                 row.asked.connect(self.asked)
-                row.resized.connect(self._later.start)
+                row.resized.connect(self.later.start)
             row.show_view(view, edits, query)
             row.setVisible(view.key in shown)
         keys = {view.key for view in views}
@@ -166,7 +162,7 @@ class SettingsBody(QWidget):
             head.show_group(group.name, count)
             head.setVisible(any(key in shown and key in self.rows for key in group.keys))
         self.nothing.setVisible(not shown)
-        self._later.stop()
+        self.later.stop()
         self.arrange()
 
     def arrange(self) -> None:
@@ -188,14 +184,6 @@ class SettingsBody(QWidget):
             self.nothing.place(self.look.px(40), self.look.px(40), width - self.look.px(80))
             y += self.look.px(80)
         self.setMinimumHeight(y + self.look.px(24))
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        if event.size().width() != event.oldSize().width():
-            self.arrange()
-
-    def restyle(self) -> None:
-        self._later.start()
 
     def order(self) -> list[str]:
         """The keys in the order in which they stand."""
