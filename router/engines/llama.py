@@ -24,6 +24,7 @@ from router.engines.output import LogFiles
 from router.engines.pinning import CUDA_ORDER, Pin, Unreachable, pin
 from router.engines.process import StopLimits, Usage, WorkerProcess, launch, usage
 from router.errors import LoadFailed, RouterError, ShuttingDown
+from router.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class LlamaEngine(abc.ABC):
         self._leftovers = Leftovers(state_dir) if state_dir is not None else None
         self._limits = limits or StopLimits()
         self._workers: set[WorkerProcess] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._is_closed = False
         self._reach: Mapping[str, EngineDevice] = {}
 
@@ -143,7 +144,9 @@ class LlamaEngine(abc.ABC):
             raise self._failed(spec, error.message.rstrip("."), hint=error.hint) from error
         worker = self._worker(spec, plan, chosen, api_key, progress)
         self._workers.add(worker)
-        worker.exited.add_done_callback(lambda _: self._ended(worker))
+        worker.exited.add_done_callback(
+            lambda _: self._tasks.spawn(self._forget(worker), f"forgetting worker {worker.pid}")
+        )
         try:
             await launch(worker, {**environ, **chosen.environ, **plan.environ})
             launched(worker.pid)
@@ -171,8 +174,8 @@ class LlamaEngine(abc.ABC):
         """Stop all workers; returns when nothing of the engine is left in the loop. No load starts after."""
         self._is_closed = True
         await asyncio.gather(*(worker.aclose() for worker in list(self._workers)))
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        while self._tasks.running:
+            await asyncio.wait(list(self._tasks.running))
         if self._logs is not None:
             await self._logs.aclose()
 
@@ -203,11 +206,6 @@ class LlamaEngine(abc.ABC):
             names=chosen.names,
             is_server=plan.is_server,
         )
-
-    def _ended(self, worker: WorkerProcess) -> None:
-        task = asyncio.get_running_loop().create_task(self._forget(worker))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _forget(self, worker: WorkerProcess) -> None:
         if self._leftovers is not None:
