@@ -10,19 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from router.errors import ModelNotFound, RouterError
 from router.policy.document import Policy
-from router.policy.parse import PolicyFault, decode, parse_policy
+from router.policy.parse import MAX_SIZE, PolicyFault, decode, parse_policy
 from router.settings.files import write_atomically, write_object
 from router.settings.watching import INTERVAL_S, SETTLE_S, Settling, Waker
 
 log = logging.getLogger(__name__)
-
-SIZE_LIMIT: Final = 4 << 20
 
 
 def unresolved(policy: Policy, resolve: Callable[[str], object | None]) -> tuple[str, ...]:
@@ -234,9 +232,9 @@ def _read(file: Path) -> bytes:
         # A pipe of that name would keep the reader waiting.
         raise OSError("it is no regular file")
     with file.open("rb") as opened:
-        data = opened.read(SIZE_LIMIT + 1)
-    if len(data) > SIZE_LIMIT:
-        raise OSError(f"it is larger than {SIZE_LIMIT >> 20} MiB")
+        data = opened.read(MAX_SIZE + 1)
+    if len(data) > MAX_SIZE:
+        raise OSError(f"it is larger than {MAX_SIZE >> 20} MiB")
     return data
 
 
