@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from router.catalog.demo import DEMO as DEMO_MODEL
 from router.errors import BadRequest, ModelNotFound
+from router.policy import parse
 from router.policy.request import RequestView
 from router.web import health, requests
 from router.web.api import RouterApi
@@ -139,7 +140,7 @@ class Admin:
     async def pull(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/pull`: a policy document, or the demo model; with `stream`, progress as events."""
         document = await self._object(request)
-        if document.get("recipe") == health.POLICY_RECIPE:
+        if document.get("recipe") == parse.RECIPE:
             policy = await self._api.register_policy(document)
             return success(f"The policy {policy.name} is registered.", model_name=policy.name)
         stream = document.pop("stream", False)
@@ -147,7 +148,7 @@ class Admin:
         if name not in (DEMO, DEMO_MODEL.name) or document:
             raise BadRequest(
                 f'Only the demo model ({{"model_name": "{DEMO}"}}) can be fetched, and policies registered '
-                f"(recipe {health.POLICY_RECIPE}). Put other GGUF files into a models folder.",
+                f"(recipe {parse.RECIPE}). Put other GGUF files into a models folder.",
                 param=next(iter(document), "model_name"),
             )
         if not isinstance(stream, bool):

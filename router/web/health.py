@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from router.catalog.model import EMBEDDING, LLM, RERANKING, TYPES, Model
+from router.policy import parse
 from router.policy.document import Policy
 from router.snapshot import DeviceView, EngineView, ModelView, ResidentState, ResidentView, Snapshot
 from router.web.tally import Last
 
 RECIPE: Final = "llamacpp"
-POLICY_RECIPE: Final = "collection.router"
 HELPER: Final = "helper"
 
 _LABELS: Final = {LLM: (), EMBEDDING: ("embeddings",), RERANKING: ("reranking",)}
@@ -184,8 +184,9 @@ def autosize(snapshot: Snapshot) -> dict[str, Any]:
 def models(snapshot: Snapshot, listing: Iterable[Model | Policy]) -> dict[str, Any]:
     """The list of models in OpenAI's shape."""
     views = {m.name: m for m in snapshot.models}
+    names = {alias: m.name for m in snapshot.models for alias in (m.name, *m.aliases)}
     loaded = {r.model for r in snapshot.residents if r.state in _SERVING}
-    return {"object": "list", "data": [_entry(item, snapshot, views, loaded) for item in listing]}
+    return {"object": "list", "data": [_entry(item, views, names, loaded) for item in listing]}
 
 
 def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
@@ -194,18 +195,19 @@ def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _entry(
-    item: Model | Policy, snapshot: Snapshot, views: Mapping[str, ModelView], loaded: Collection[str]
+    item: Model | Policy,
+    views: Mapping[str, ModelView],
+    names: Mapping[str, str],
+    loaded: Collection[str],
 ) -> dict[str, Any]:
-    view = views.get(item.name)
     if isinstance(item, Policy):
-        names = {alias: m.name for m in snapshot.models for alias in (m.name, *m.aliases)}
         return {
             "id": item.name,
             "object": "model",
             "created": 0,
             "owned_by": "lemon-tray",
             "type": LLM,
-            "recipe": POLICY_RECIPE,
+            "recipe": parse.RECIPE,
             "labels": ["router"],
             "size_bytes": None,
             "context_length": None,
@@ -215,6 +217,7 @@ def _entry(
             "aliases": [],
             "candidates": list(item.candidates),
         }
+    view = views.get(item.name)
     return {
         "id": item.name,
         "object": "model",
