@@ -373,11 +373,6 @@ class Exchange:
         return self._open.status
 
     @property
-    def done(self) -> bool:
-        """Whether the whole answer has arrived."""
-        return self._open.done
-
-    @property
     def first_byte(self) -> float:
         """The loop's time at which the first byte of the answer's body came; 0 before that."""
         return self._connection.first_byte if self._connection is not None else 0.0

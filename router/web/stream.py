@@ -10,7 +10,7 @@ from aiohttp import web
 
 from router.errors import RouterError
 from router.web.errors import error_event
-from router.web.sse import COMMENT, Ending, Scanner
+from router.web.sse import COMMENT, Scanner
 
 # An event must reach the client when it is written: no cache, no proxy that collects.
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -79,12 +79,11 @@ class EventStream:
         await response.write_eof()
         return response
 
-    async def finish(self) -> Ending:
+    async def finish(self) -> None:
         """End it after the last byte."""
         response = await self.start()
         self._hush()
         await response.write_eof()
-        return self.scanner.ending()
 
     def expire(self, seconds: float) -> None:
         """Close the client's connection unless the handler ends within `seconds`."""
