@@ -101,9 +101,9 @@ class _Job(Struct):
     keep_alive_s: float | None
     base64: bool = False
 
-    @property
-    def traced(self) -> bool:
-        return self.route is not None and self.fields.route_trace is True
+    def trace(self) -> dict[str, Any] | None:
+        """How the policy chose, if there is one and the client asks for it."""
+        return self.route.trace() if self.route is not None and self.fields.route_trace is True else None
 
 
 class Inference:
@@ -292,7 +292,8 @@ class Inference:
     async def _pass_stream(
         self, job: _Job, stream: EventStream, exchange: Exchange
     ) -> tuple[web.StreamResponse, Usage]:
-        splice = FirstEvent(ROUTE_MEMBER, job.route.trace()) if job.route and job.traced else None
+        trace = job.trace()
+        splice = FirstEvent(ROUTE_MEMBER, trace) if trace is not None else None
         response = await stream.start(exchange.headers())
         try:
             while data := await exchange.read():
@@ -437,10 +438,11 @@ def _given(value: object) -> bool:
 
 def _with_trace(body: bytes, job: _Job) -> bytes:
     """The JSON object with the trace as its first member, if one was asked for; all else byte for byte."""
-    opening = _OBJECT.match(body) if job.route is not None and job.traced else None
-    if opening is None or job.route is None:
+    trace = job.trace()
+    opening = _OBJECT.match(body) if trace is not None else None
+    if opening is None:
         return body
-    member = msgspec.json.encode({ROUTE_MEMBER: job.route.trace()})[:-1]
+    member = msgspec.json.encode({ROUTE_MEMBER: trace})[:-1]
     comma = b"" if opening[1] == b"}" else b","
     return member + comma + body[opening.start(1) :]
 
