@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QShowEvent, QTextCursor
+from PySide6.QtGui import QGuiApplication, QHideEvent, QShowEvent, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QPlainTextEdit, QSizePolicy, QVBoxLayout
 
 from lemon_tray.buttons import Button
 from lemon_tray.fields import Segmented
 from lemon_tray.labels import Text
 from lemon_tray.log_tail import Place, read_news, wanted
-from lemon_tray.search import SearchEntry
+from lemon_tray.search import SearchWindow
 from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import AppWindow, Line
+from lemon_tray.windows import Line
 from lemon_tray.words import translate
 
 LOOK_MS: Final = 500
@@ -30,7 +30,7 @@ TYPED_MS: Final = 150
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
-class LogWindow(AppWindow):
+class LogWindow(SearchWindow):
     """Reads the file in a thread while visible; hidden, it reads nothing.
 
     Args:
@@ -39,7 +39,9 @@ class LogWindow(AppWindow):
     """
 
     def __init__(self, look: Look, path: Path, spawn: Spawn) -> None:
-        super().__init__(look, translate("Log", "Log"), (980, 640), (560, 320))
+        super().__init__(
+            look, translate("Log", "Log"), (980, 640), (560, 320), translate("Log", "Filter by words")
+        )
         self.path = path
         self._spawn = spawn
         self._place: Place | None = None
@@ -47,7 +49,6 @@ class LogWindow(AppWindow):
         self._rank = 0
         self._reading = False
         self._problem = ""
-        self.search = SearchEntry(look, translate("Log", "Filter by words"))
         self._typed = QTimer(self)
         self._typed.setSingleShot(True)
         self._typed.setInterval(TYPED_MS)
@@ -193,8 +194,6 @@ class LogWindow(AppWindow):
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self.text.toPlainText())
 
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_F and event.modifiers() == Qt.KeyboardModifier.ControlModifier:
-            self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
-            return
-        super().keyPressEvent(event)
+    def go_to_search(self) -> None:
+        """Put the keyboard into the filter; what stands there is left as it is."""
+        self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)

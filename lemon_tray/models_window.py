@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from PySide6.QtCore import QPointF, QRectF, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from lemon_tray.buttons import Button
@@ -26,11 +26,11 @@ from lemon_tray.present_catalog import (
     types_of,
 )
 from lemon_tray.present_devices import HOST, device_labels, usable_devices
-from lemon_tray.search import SearchEntry
+from lemon_tray.search import SearchWindow
 from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import AppWindow, Line
+from lemon_tray.windows import Line
 from lemon_tray.words import translate
 from router.snapshot import Snapshot
 
@@ -333,16 +333,21 @@ class FitLegend(QWidget):
         painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), text)
 
 
-class ModelsWindow(AppWindow):
+class ModelsWindow(SearchWindow):
     """All models of the catalog. `plan_wanted` carries a model and options whose plan is to be shown."""
 
     plan_wanted = Signal(str, object)
 
     def __init__(self, look: Look) -> None:
-        super().__init__(look, translate("Catalog", "Models"), (1060, 760), (860, 520))
+        super().__init__(
+            look,
+            translate("Catalog", "Models"),
+            (1060, 760),
+            (860, 520),
+            translate("Catalog", "Search models"),
+        )
         self._kind = ""
         self._rows: tuple[CatalogRow, ...] = ()
-        self.search = SearchEntry(look, translate("Catalog", "Search models"))
         self.search.textChanged.connect(lambda _text: self._filter())
         self.types: Segmented | None = None
         self._type_words: list[tuple[str, str]] = []
@@ -434,10 +439,3 @@ class ModelsWindow(AppWindow):
     def show_plan(self, model: str, plan: PlanView | None) -> None:
         """What a plan said."""
         self.details.show_plan(model, plan)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.modifiers() == Qt.KeyboardModifier.ControlModifier and event.key() == Qt.Key.Key_F:
-            self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
-            self.search.selectAll()
-            return
-        super().keyPressEvent(event)

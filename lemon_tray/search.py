@@ -1,4 +1,4 @@
-"""A field to search in what a window shows."""
+"""A field to search in what a window shows, and the windows that have one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 from lemon_tray.fields import Entry
 from lemon_tray.paint import draw_glyph
 from lemon_tray.theme import Look
+from lemon_tray.windows import AppWindow
 
 
 class SearchEntry(Entry):
@@ -34,3 +35,24 @@ class SearchEntry(Entry):
                 event.ignore()
             return
         super().keyPressEvent(event)
+
+
+class SearchWindow(AppWindow):
+    """A window with a search field; Ctrl+F leads to it."""
+
+    def __init__(
+        self, look: Look, title: str, size: tuple[int, int], least: tuple[int, int], hint: str
+    ) -> None:
+        super().__init__(look, title, size, least)
+        self.search = SearchEntry(look, hint)
+
+    def go_to_search(self) -> None:
+        """Put the keyboard into the search field."""
+        self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self.search.selectAll()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.modifiers() == Qt.KeyboardModifier.ControlModifier and event.key() == Qt.Key.Key_F:
+            self.go_to_search()
+        else:
+            super().keyPressEvent(event)

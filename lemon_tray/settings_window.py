@@ -27,11 +27,11 @@ from lemon_tray.present_settings import (
     present_settings,
     waiting_for_restart,
 )
-from lemon_tray.search import SearchEntry
+from lemon_tray.search import SearchWindow
 from lemon_tray.setting_row import SettingRow
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import AppWindow, Line, scroll_area
+from lemon_tray.windows import Line, scroll_area
 from lemon_tray.words import translate
 from router.snapshot import Snapshot
 
@@ -190,11 +190,17 @@ class SettingsBody(Stack):
         return [key for group in self._groups for key in group.keys if key in self.rows]
 
 
-class SettingsWindow(AppWindow):
+class SettingsWindow(SearchWindow):
     """Shows what is in force, follows edits made elsewhere, and saves each change at once."""
 
     def __init__(self, look: Look, edits: Edits) -> None:
-        super().__init__(look, translate("Settings", "Settings"), (920, 860), (720, 520))
+        super().__init__(
+            look,
+            translate("Settings", "Settings"),
+            (920, 860),
+            (720, 520),
+            translate("Settings", "Search by name, key or help text"),
+        )
         self.edits = edits
         self.starts_at_login: bool | None = None
         self.at_start: Mapping[str, Any] = {}
@@ -204,7 +210,6 @@ class SettingsWindow(AppWindow):
         self._kinds: set[str] = set()
         self._views: tuple[SettingView, ...] = ()
         self._jump = ""
-        self.search = SearchEntry(look, translate("Settings", "Search by name, key or help text"))
         self.search.textChanged.connect(lambda _text: self.refresh())
         self.filters = {kind: BadgeFilter(look, kind) for kind in KINDS}
         for kind, button in self.filters.items():
@@ -411,13 +416,6 @@ class SettingsWindow(AppWindow):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         QTimer.singleShot(0, self, self._go_on)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.modifiers() == Qt.KeyboardModifier.ControlModifier and event.key() == Qt.Key.Key_F:
-            self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
-            self.search.selectAll()
-            return
-        super().keyPressEvent(event)
 
 
 class _SideBar(QWidget):
