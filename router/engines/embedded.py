@@ -5,19 +5,16 @@ This process never loads the engine itself: a mere list of its devices would hol
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from router.engines.base import Capabilities, WorkerSpec
 from router.engines.configuration import for_worker
 from router.engines.llama import Launch, LlamaEngine
 from router.engines.pinning import Pin
-from router.engines.probing import Prober, worker_command
+from router.engines.probing import PACKAGE, Prober, package_version, worker_command
 from router.engines.process import StopLimits
-
-PACKAGE: Final = "xllamacpp"
 
 
 class EmbeddedEngine(LlamaEngine):
@@ -44,10 +41,7 @@ class EmbeddedEngine(LlamaEngine):
         self._command = tuple(command) or worker_command()
         self._found = found
         self._prober = prober or Prober()
-        try:
-            self._version = importlib.metadata.version(PACKAGE)
-        except importlib.metadata.PackageNotFoundError:
-            self._version = "unknown"
+        self._version = package_version() or "unknown"
 
     def capabilities(self) -> Mapping[str, Any]:
         """Name, version and reachable devices."""

@@ -29,6 +29,7 @@ from router.engines.guard import guarded, program_environ
 from router.engines.llama import common_environ
 from router.engines.process import StopLimits, WorkerProcess, launch
 from router.engines.worker import DEVICES
+from router.settings.files import write_atomically
 from router.units import MIB
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ LIMIT_S: Final = 30.0
 #: Characters of one child's output that are looked at.
 _MAX_OUTPUT: Final = 1 << 18
 _FORMAT: Final = 1
-_PACKAGE: Final = "xllamacpp"
+PACKAGE: Final = "xllamacpp"
 _TITLE: Final = "llama.cpp, embedded"
 _OPTION: Final = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _VERSION: Final = re.compile(r"version: (?P<first>\S+)(?: \((?P<rest>[^)]*)\))?")
@@ -70,6 +71,14 @@ def worker_command() -> tuple[str, ...]:
     if getattr(sys, "frozen", False):
         return (sys.executable, "--engine-worker")
     return (sys.executable, "-P", "-X", "utf8", os.fspath(Path(worker_program.__file__).resolve()))
+
+
+def package_version() -> str:
+    """The version of the embedded engine's package; "" if it is not installed."""
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def backend_of(name: str) -> str:
@@ -133,11 +142,7 @@ class Prober:
             return found
 
     async def _probe_embedded(self, environ: Mapping[str, str]) -> Capabilities:
-        try:
-            version = importlib.metadata.version(_PACKAGE)
-        except importlib.metadata.PackageNotFoundError:
-            version = ""
-        base = Capabilities("embedded", _TITLE, version)
+        base = Capabilities("embedded", _TITLE, package_version())
         said = await self._ask((*self._command, "devices"), environ)
         line = next((line for line in said.lines if line.startswith(DEVICES)), "")
         problem = said.problem or ("" if line else _problem(said, "the engine told nothing"))
@@ -225,22 +230,19 @@ class Prober:
         path = self._path(key)
         if path is None:
             return
-        temporary = path.with_suffix(f".{os.getpid()}.new")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(msgspec.json.encode(_Record(_FORMAT, key, found)))
-            temporary.replace(path)
+            write_atomically(path, msgspec.json.encode(_Record(_FORMAT, key, found)))
         except OSError as error:
             log.warning("What an engine can do cannot be kept in %s: %s", path.parent, error)
 
 
 def _package_file() -> Path | None:
     """The embedded engine's library, found without loading it."""
-    spec = importlib.util.find_spec(_PACKAGE)
+    spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent
-    return next(iter(sorted(folder.glob(f"{_PACKAGE}.*"))), Path(spec.origin))
+    return next(iter(sorted(folder.glob(f"{PACKAGE}.*"))), Path(spec.origin))
 
 
 def _key(program: Path | None, embedded: bool, environ: Mapping[str, str]) -> str:
