@@ -22,13 +22,13 @@ from router.engines.base import EngineDevice, WorkerSpec
 
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 HIP: Final = "HIP_VISIBLE_DEVICES"
-ROCR: Final = "ROCR_VISIBLE_DEVICES"
 VULKAN: Final = "GGML_VK_VISIBLE_DEVICES"
 #: Numbers as NVML, `nvidia-smi` and the plan have them.
 CUDA_ORDER: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 #: Shows no device to CUDA and HIP. An empty value would do, but is no value at all on Windows.
 _NOTHING: Final = "-1"
-_RENUMBERED: Final = {"cuda": CUDA, "rocm": HIP}
+#: Back ends whose order is that of the PCI bus, and the variable of each that shows some devices in an order.
+RENUMBERED: Final = {"cuda": CUDA, "rocm": HIP}
 
 
 class Pin(Struct, frozen=True):
@@ -77,7 +77,7 @@ def pin(
         name = target.name
         if target.backend in shown:
             mine = shown[target.backend]
-            if target.backend in _RENUMBERED or not takes_names:
+            if target.backend in RENUMBERED or not takes_names:
                 prefix, number = _parts(name)
                 name = f"{prefix}{len(mine)}"
                 mine.append(target.pin or _visible(target.backend, number, environ))
@@ -85,7 +85,7 @@ def pin(
                 mine.append("")
         names[name] = device
     result = dict(CUDA_ORDER)
-    for backend, variable in _RENUMBERED.items():
+    for backend, variable in RENUMBERED.items():
         result[variable] = ",".join(shown[backend]) or _NOTHING
     if not shown["vulkan"]:
         result[VULKAN] = ""
@@ -106,6 +106,6 @@ def _parts(name: str) -> tuple[str, int]:
 
 def _visible(backend: str, number: int, environ: Mapping[str, str]) -> str:
     """The value for the back end's variable that shows its device of that number in this environment."""
-    variable = VULKAN if backend == "vulkan" else _RENUMBERED[backend]
+    variable = VULKAN if backend == "vulkan" else RENUMBERED[backend]
     listed = [part.strip() for part in environ.get(variable, "").split(",") if part.strip()]
     return listed[number] if number < len(listed) else str(number)

@@ -16,12 +16,10 @@ from typing import Final, Protocol, TypeVar
 from msgspec import Struct, structs
 
 from router.engines.base import EngineDevice
+from router.engines.pinning import RENUMBERED
 
 #: Back ends that are the maker's own: a card that one of these reaches is used by it.
 _NATIVE: Final = ("cuda", "rocm", "metal", "sycl")
-#: Back ends whose order is that of the PCI bus, given the environment that workers get.
-_BY_BUS: Final = frozenset({"cuda", "rocm"})
-_VISIBLE: Final = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 #: Makers, by the words that tell them in names and descriptions.
 _MAKERS: Final = {
     "nvidia": re.compile(r"nvidia|geforce|quadro|tesla|\brtx\b", re.IGNORECASE),
@@ -94,7 +92,7 @@ def match_devices(
         devices = sorted(by_backend[backend], key=_number)
         candidates = [gpu for gpu in gpus if _may_be(gpu, backend)]
         candidates = _visible(candidates, backend, os.environ if environ is None else environ)
-        pairs = _pair(candidates, devices, by_bus=backend in _BY_BUS)
+        pairs = _pair(candidates, devices, by_bus=backend in RENUMBERED)
         for device in devices:
             gpu = pairs.get(device.name)
             if gpu is None:
@@ -148,8 +146,8 @@ def _may_be(gpu: Known, backend: str) -> bool:
 
 def _visible(gpus: list[_K], backend: str, environ: Mapping[str, str]) -> list[_K]:
     """Those that the back end's variable shows, in its order."""
-    value = environ.get(_VISIBLE.get(backend, ""), "").strip()
-    if not value or backend not in _VISIBLE:
+    value = environ.get(RENUMBERED.get(backend, ""), "").strip()
+    if not value or backend not in RENUMBERED:
         return gpus
     chosen: list[_K] = []
     for part in (text.strip() for text in value.split(",")):
