@@ -7,12 +7,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from router.catalog.options import CTX_AUTO, LoadOptions, check_options
 from router.cli import main
@@ -36,6 +34,9 @@ from router.snapshot import (
 )
 from router.units import GIB
 from router.version import __version__
+from tests.router.cli.answering import Noting, answering
+
+pytestmark = pytest.mark.usefixtures("paths")
 
 SNAPSHOT = Snapshot(
     generation=7,
@@ -63,14 +64,12 @@ SNAPSHOT = Snapshot(
 )
 
 
-class FakeRouter:
+class FakeRouter(Noting):
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
+        super().__init__()
         self.answer: web.Response | None = None
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        body = json.loads(text) if (text := await request.text()) else None
-        self.calls.append((f"{request.method} {request.path}", body))
+    async def reply(self, request: web.Request) -> web.StreamResponse:
         if self.answer is not None:
             return self.answer
         if request.path == "/v1/events":
@@ -93,17 +92,8 @@ async def router() -> FakeRouter:
 
 @pytest.fixture
 async def endpoint(router: FakeRouter) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", router.handle)
-    async with TestServer(app, shutdown_timeout=0.1) as server:
-        yield str(server.make_url("/v1"))
-
-
-@pytest.fixture(autouse=True)
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
-    return Paths.default()
+    async with answering(router.handle, "/v1") as url:
+        yield url
 
 
 async def run(*argv: str) -> int:

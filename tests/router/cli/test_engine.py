@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +17,10 @@ from router.cli import main
 from router.paths import Paths
 from router.service import engines as engines_module
 from router.snapshot import EngineView
+from tests.router.cli.answering import Noting, answering
 from tests.router.engines.release_server import GitHub, good_tar
+
+pytestmark = pytest.mark.usefixtures("paths")
 
 ENGINES = (
     EngineView("embedded", "Embedded engine", "embedded", version="2026.10"),
@@ -37,9 +39,9 @@ ENGINES = (
 )
 
 
-class FakeRouter:
+class FakeRouter(Noting):
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
+        super().__init__()
         self.engines = ENGINES
         self.events: list[tuple[str, Any]] = [
             ("progress", {"bytes_downloaded": 0, "bytes_total": None, "percent": None}),
@@ -48,9 +50,7 @@ class FakeRouter:
         ]
         self.refusal: tuple[int, dict[str, Any]] | None = None
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        body = json.loads(text) if (text := await request.text()) else None
-        self.calls.append((f"{request.method} {request.path}", body))
+    async def reply(self, request: web.Request) -> web.StreamResponse:
         if self.refusal is not None:
             return web.json_response(self.refusal[1], status=self.refusal[0])
         if request.path == "/internal/engines/get":
@@ -72,17 +72,8 @@ async def router() -> FakeRouter:
 
 @pytest.fixture
 async def endpoint(router: FakeRouter) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", router.handle)
-    async with TestServer(app, shutdown_timeout=0.1) as server:
-        yield str(server.make_url("/"))
-
-
-@pytest.fixture(autouse=True)
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
-    return Paths.default()
+    async with answering(router.handle, "/") as url:
+        yield url
 
 
 async def run(*argv: str) -> int:

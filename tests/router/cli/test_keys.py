@@ -5,26 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from router.cli import main
 from router.paths import Paths
 from router.web.keyfile import KeyFile, SecretStore, system_keyring
+from tests.router.cli.answering import answering
 
 GIVEN = "a-key-from-the-environment"
 
 
 @pytest.fixture(autouse=True)
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
+def without_keys(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEMON_TRAY_API_KEY", raising=False)
     monkeypatch.setattr("router.cli.context.system_keyring", _none)
-    return Paths.default()
 
 
 def _none() -> SecretStore | None:
@@ -79,10 +75,8 @@ class Guarded:
 @pytest.fixture
 async def guarded() -> AsyncIterator[tuple[Guarded, str]]:
     router = Guarded(GIVEN)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", router.handle)
-    async with TestServer(app, shutdown_timeout=0.1) as server:
-        yield router, str(server.make_url("/v1"))
+    async with answering(router.handle, "/v1") as url:
+        yield router, url
 
 
 async def test_a_key_from_the_environment_is_sent_anywhere(

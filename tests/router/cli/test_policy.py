@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from router.cli import main
-from router.paths import Paths
 from tests.router.web.fakes import Site, reply, site
+
+pytestmark = pytest.mark.usefixtures("paths")
 
 POLICY: dict[str, Any] = {
     "version": "1",
@@ -34,13 +35,6 @@ POLICY: dict[str, Any] = {
         ],
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
-    return Paths.default()
 
 
 @pytest.fixture
