@@ -16,7 +16,7 @@ from router.policy.request import RequestView
 from router.web import health, requests
 from router.web.api import RouterApi
 from router.web.options import WebOptions
-from router.web.progress import raise_failure, stream_progress
+from router.web.progress import Fetches, raise_failure, stream_progress
 from router.web.security import require_json
 from router.web.tally import Tally
 from router.web.upload import Bodies, Body
@@ -79,7 +79,7 @@ class Admin:
         self._options = options
         self.description: dict[str, Any] = {}
         self._encoded = b""
-        self._pulls: set[asyncio.Future[None]] = set()
+        self._pulls = Fetches()
 
     async def models(self, request: web.Request) -> web.Response:
         """`GET /v1/models`"""
@@ -153,10 +153,7 @@ class Admin:
             )
         if not isinstance(stream, bool):
             raise BadRequest("`stream` must be true or false.", param="stream")
-        end = asyncio.ensure_future(await self._api.pull_demo())
-        # The fetch goes on for whoever else waits for it, should this client leave.
-        self._pulls.add(end)
-        end.add_done_callback(self._pulled)
+        end = self._pulls.hold(await self._api.pull_demo())
         if stream:
             return await stream_progress(
                 request, self._api, self._options, end, DEMO_MODEL.name, {"model_name": DEMO_MODEL.name}
@@ -164,11 +161,6 @@ class Admin:
         await asyncio.wait([end])
         raise_failure(end)
         return success("The demo model is here.", model_name=name)
-
-    def _pulled(self, end: asyncio.Future[None]) -> None:
-        self._pulls.discard(end)
-        if not end.cancelled():
-            end.exception()  # Marks it as seen: the client may have left.
 
     async def delete(self, request: web.Request) -> web.Response:
         """`POST /v1/delete {model_name}`: a policy."""

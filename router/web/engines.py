@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +13,7 @@ from router.errors import BadRequest
 from router.web.admin import json_response, success
 from router.web.api import RouterApi
 from router.web.options import WebOptions
-from router.web.progress import stream_progress
+from router.web.progress import Fetches, stream_progress
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class EngineCalls:
         self._api = api
         self._options = options
         self._read = read
-        self._fetches: set[asyncio.Future[None]] = set()
+        self._fetches = Fetches()
 
     async def list(self, request: web.Request) -> web.Response:
         """`GET /internal/engines`: those that are here, and those that can be fetched."""
@@ -62,10 +61,7 @@ class EngineCalls:
         wanted = await self._read(request, _Get, empty_is_object=True)
         if wanted.id is not None:
             _check(wanted.id)
-        end = asyncio.ensure_future(await self._api.get_engine(wanted.id))
-        # The fetch goes on for whoever else waits for it, should this client leave.
-        self._fetches.add(end)
-        end.add_done_callback(self._fetched)
+        end = self._fetches.hold(await self._api.get_engine(wanted.id))
         name = download_name(wanted.id)
         if wanted.stream:
             done: dict[str, Any] = {"model_name": name, "id": wanted.id}
@@ -83,11 +79,6 @@ class EngineCalls:
         id = _check((await self._read(request, _Named)).id)
         await self._api.remove_engine(id)
         return success(f"The build {id} is deleted.", id=id)
-
-    def _fetched(self, end: asyncio.Future[None]) -> None:
-        self._fetches.discard(end)
-        if not end.cancelled():
-            end.exception()  # Marks it as seen: the client may have left.
 
 
 def _check(id: str) -> str:

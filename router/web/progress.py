@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +53,25 @@ async def stream_progress(
         await response.write(_event("complete", complete))
     await response.write_eof()
     return response
+
+
+class Fetches:
+    """Fetches under way. They go on for whoever else waits for them, should the client that asked leave."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Future[None]] = set()
+
+    def hold(self, fetch: Awaitable[None]) -> asyncio.Future[None]:
+        """Keep a fetch until its end. Returns that end."""
+        end = asyncio.ensure_future(fetch)
+        self._running.add(end)
+        end.add_done_callback(self._ended)
+        return end
+
+    def _ended(self, end: asyncio.Future[None]) -> None:
+        self._running.discard(end)
+        if not end.cancelled():
+            end.exception()  # Marks it as seen: the client may have left.
 
 
 def raise_failure(end: asyncio.Future[None]) -> None:
