@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QSizePolicy, QVBoxLayout, QWidget
 
 from lemon_tray.buttons import Button
 from lemon_tray.cards import Card, Column
@@ -16,7 +16,7 @@ from lemon_tray.paint import draw_glyph
 from lemon_tray.present_engines import EngineRow, present_engines
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import AppWindow, Line, scroll_area
+from lemon_tray.windows import AppWindow, Line, row_of_window, scroll_area
 from lemon_tray.words import translate
 
 
@@ -129,15 +129,12 @@ class EnginesWindow(AppWindow):
         self.look_up = Button(look)
         self.look_up.show_as(translate("Engine", "Look for GPU builds"), glyph="search")
         self.look_up.clicked.connect(lambda: self.ask(Command(Kind.REFRESH_ENGINES)))
-        px = look.px
         whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, px(8), 0, 0)
+        whole.setContentsMargins(0, look.px(8), 0, 0)
         whole.setSpacing(0)
         whole.addWidget(scroll_area(self.column), 1)
         whole.addWidget(Line(look))
-        bottom = QHBoxLayout()
-        bottom.setContentsMargins(px(24), px(12), px(24), px(12))
-        bottom.setSpacing(px(16))
+        bottom = row_of_window(look, 16)
         bottom.addWidget(self.note, 1)
         bottom.addWidget(self.look_up)
         whole.addLayout(bottom)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QGuiApplication, QHideEvent, QShowEvent, QTextCursor
-from PySide6.QtWidgets import QHBoxLayout, QPlainTextEdit, QSizePolicy, QVBoxLayout
+from PySide6.QtWidgets import QPlainTextEdit, QSizePolicy, QVBoxLayout
 
 from lemon_tray.buttons import Button
 from lemon_tray.fields import Segmented
@@ -20,7 +20,7 @@ from lemon_tray.search import SearchWindow
 from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import Line
+from lemon_tray.windows import Line, row_of_window
 from lemon_tray.words import translate
 
 LOOK_MS: Final = 500
@@ -92,14 +92,10 @@ class LogWindow(SearchWindow):
         self.dress()
 
     def _lay_out(self) -> None:
-        px = self.look.px
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
         whole.setSpacing(0)
-        top, bottom = QHBoxLayout(), QHBoxLayout()
-        for row in (top, bottom):
-            row.setContentsMargins(px(24), px(12), px(24), px(12))
-            row.setSpacing(px(12))
+        top, bottom = row_of_window(self.look, 12), row_of_window(self.look, 12)
         top.addWidget(self.search, 1)
         for part in (self.levels, self.follow, self.follow_label):
             top.addWidget(part)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from PySide6.QtCore import QPointF, QRectF, Qt, QTimer, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
 from lemon_tray.buttons import Button
 from lemon_tray.fields import Combo, Entry, Segmented
@@ -30,7 +30,7 @@ from lemon_tray.search import SearchWindow
 from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import Line
+from lemon_tray.windows import Line, row_of_window
 from lemon_tray.words import translate
 from router.snapshot import Snapshot
 
@@ -362,18 +362,15 @@ class ModelsWindow(SearchWindow):
         self.details = Details(look)
         self.details.asked.connect(self.ask)
         self.details.plan_wanted.connect(self.plan_wanted)
-        self._top = QHBoxLayout()
+        self._top = row_of_window(look, 12)
         self._lay_out()
         self.dress()
 
     def _lay_out(self) -> None:
-        px = self.look.px
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
         whole.setSpacing(0)
-        self._top.setContentsMargins(px(24), px(12), px(24), px(12))
-        self._top.setSpacing(px(12))
-        self.search.setMinimumWidth(px(200))
+        self.search.setMinimumWidth(self.look.px(200))
         self._top.addWidget(self.search, 1)
         self._top.addStretch(1)
         self._top.addWidget(self.add_folder)

@@ -31,7 +31,7 @@ from lemon_tray.search import SearchWindow
 from lemon_tray.setting_row import SettingRow
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
-from lemon_tray.windows import Line, scroll_area
+from lemon_tray.windows import Line, row_of_window, scroll_area
 from lemon_tray.words import translate
 from router.snapshot import Snapshot
 
@@ -249,9 +249,7 @@ class SettingsWindow(SearchWindow):
         right = QVBoxLayout()
         right.setSpacing(0)
         whole.addLayout(right, 1)
-        top = QHBoxLayout()
-        top.setContentsMargins(px(24), px(12), px(24), px(12))
-        top.setSpacing(px(8))
+        top = row_of_window(self.look, 8)
         top.addWidget(self.search, 1)
         top.addSpacing(px(8))
         show = Text(self.look, Role.SMALL, "ink2")
@@ -264,9 +262,7 @@ class SettingsWindow(SearchWindow):
         right.addWidget(Line(self.look))
         right.addWidget(self.area, 1)
         right.addWidget(Line(self.look))
-        bottom = QHBoxLayout()
-        bottom.setContentsMargins(px(24), px(12), px(24), px(12))
-        bottom.setSpacing(px(8))
+        bottom = row_of_window(self.look, 8)
         self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         bottom.addWidget(self.note, 1)
         for push in (self.restart, self.open_file, self.reset_all):

@@ -14,7 +14,7 @@ from PySide6.QtGui import (
     QPalette,
     QShowEvent,
 )
-from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QWidget
 
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command
@@ -63,6 +63,14 @@ class Line(QFrame):
         palette = self.palette()
         palette.setColor(QPalette.ColorRole.Window, self.look.colour("line"))
         self.setPalette(palette)
+
+
+def row_of_window(look: Look, spacing: int) -> QHBoxLayout:
+    """A row at a window's edge, for what stands above or below its lines. `spacing` is in the design's px."""
+    row = QHBoxLayout()
+    row.setContentsMargins(look.px(24), look.px(12), look.px(24), look.px(12))
+    row.setSpacing(look.px(spacing))
+    return row
 
 
 def scroll_area(body: QWidget) -> QScrollArea:
