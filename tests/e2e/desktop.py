@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -69,6 +69,29 @@ def free_port() -> int:
         return port
 
 
+@contextlib.contextmanager
+def virtual_screen(
+    size: str = "1280x1000x24", environ: Mapping[str, str] = os.environ
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """An X server without a monitor, and the value of `DISPLAY` for it."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(write), "-screen", "0", size, "-nolisten", "tcp"],
+        env=dict(environ),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(write,),
+    )
+    os.close(write)
+    try:
+        with os.fdopen(read) as numbers:
+            display = f":{numbers.readline().strip()}"
+        yield process, display
+    finally:
+        end(process)
+
+
 class Desktop:
     """One virtual screen and what runs on it."""
 
@@ -90,12 +113,9 @@ class Desktop:
             self.environ[f"XDG_{kind}_HOME"] = str(root / kind.lower())
 
     def __enter__(self) -> Desktop:
-        read, write = os.pipe()
-        command = ["Xvfb", "-displayfd", str(write), "-screen", "0", self._size, "-nolisten", "tcp"]
-        self.x_server = self.run(command, pass_fds=(write,))
-        os.close(write)
-        with os.fdopen(read) as numbers:
-            self.environ["DISPLAY"] = f":{numbers.readline().strip()}"
+        self.x_server, self.environ["DISPLAY"] = self._stack.enter_context(
+            virtual_screen(self._size, self.environ)
+        )
         self.run(["openbox"])
         wait_for(
             "the window manager", lambda: "_NET_SUPPORTING_WM_CHECK(WINDOW)" in self.tool("xprop", "-root")

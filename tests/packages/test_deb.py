@@ -12,22 +12,19 @@ import platform
 import shutil
 import signal
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pytest
 
 from router.service.notices import POOL_NOTICE
-from tests.e2e.desktop import free_port
+from tests.e2e.desktop import free_port, virtual_screen, wait_for
 from tests.support.gguf import write_model
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1200)]
-
-T = TypeVar("T")
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 USER: Final = "tester"
@@ -56,18 +53,6 @@ def the_deb() -> Path:
     if not found:
         pytest.skip("there is no package in dist/: python3 dev.py package deb")
     return found[-1]
-
-
-def wait_for(what: str, look: Callable[[], T | None], seconds: float = LONGEST_S) -> T:
-    end = time.monotonic() + seconds
-    pause = threading.Event()
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds:.0f} s in vain for {what}")
-        pause.wait(0.02)
 
 
 class Bare:
@@ -161,18 +146,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
 @pytest.fixture(scope="module")
 def display() -> Iterator[str]:
     """A screen on this machine: programs in the bare system reach it by its abstract socket."""
-    read, write = os.pipe()
-    server = subprocess.Popen(
-        ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x1000x24"],
-        pass_fds=(write,),
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(write)
-    with os.fdopen(read) as told:
-        number = told.readline().strip()
-    yield f":{number}"
-    server.terminate()
-    server.wait(30)
+    with virtual_screen() as (_, name):
+        yield name
 
 
 class App:
@@ -196,7 +171,7 @@ class App:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        wait_for("the endpoint", self._answers)
+        wait_for("the endpoint", self._answers, LONGEST_S)
         self.answered_s = time.monotonic() - started
 
     def _answers(self) -> bool:
@@ -323,7 +298,7 @@ def test_the_package_from_its_installation_to_its_purge(
     rss = app.memory()
 
     # The notice is due, since an older version ran last; the panel shows it, and then it has been told.
-    wait_for("the notice to be told", lambda: POOL_NOTICE not in app.notices())
+    wait_for("the notice to be told", lambda: POOL_NOTICE not in app.notices(), LONGEST_S)
     told = json.loads((older / ".local/state/lemon-tray/state.json").read_text())
     assert told["owed"] == [POOL_NOTICE]
     assert told["told"] == [POOL_NOTICE]
@@ -331,7 +306,11 @@ def test_the_package_from_its_installation_to_its_purge(
 
     # Not again, after a start that is no upgrade.
     app = start()
-    wait_for("the policy", lambda: app.get("/v1/health")["llm_pool_autosize"]["candidate_floor"] == 3)
+    wait_for(
+        "the policy",
+        lambda: app.get("/v1/health")["llm_pool_autosize"]["candidate_floor"] == 3,
+        LONGEST_S,
+    )
     assert app.notices() == []
 
     # An upgrade while it runs ends it as quitting would, and the settings stay.
