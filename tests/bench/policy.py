@@ -27,6 +27,7 @@ from router.policy.parse import parse_policy
 from router.policy.request import RequestView, request_view
 from router.policy.vectors import Vectors
 from tests.router.web.fakes import CHAT, Client, reply, site
+from tests.support.policies import document
 
 RULES = 20
 PAIRS = 400
@@ -52,15 +53,7 @@ def matches() -> list[dict[str, Any]]:
 def policy() -> Policy:
     found = matches()
     rules = [{"id": f"rule-{n}", "match": found[n % len(found)], "route_to": "beta"} for n in range(RULES)]
-    return parse_policy(
-        {
-            "version": "1",
-            "recipe": "collection.router",
-            "model_name": "auto",
-            "components": ["alpha", "beta"],
-            "routing": {"candidates": ["alpha", "beta"], "default_model": "alpha", "rules": rules},
-        }
-    )
+    return parse_policy(document("auto", ("alpha", "beta"), rules=rules))
 
 
 def body(size: int, model: str) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance import run
+from tests.support.policies import document
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -20,19 +21,8 @@ def test_every_case_comes_out_to_the_letter() -> None:
 
 
 def write_group(root: Path, decision: dict[str, Any]) -> None:
-    policy = {
-        "version": "1",
-        "recipe": "collection.router",
-        "model_name": "p",
-        "components": ["a", "b"],
-        "routing": {
-            "candidates": ["a", "b"],
-            "default_model": "a",
-            "rules": [
-                {"id": "r", "match": {"keywords_any": ["x"]}, "route_to": "b", "outputs": {"n": 1}},
-            ],
-        },
-    }
+    rules = [{"id": "r", "match": {"keywords_any": ["x"]}, "route_to": "b", "outputs": {"n": 1}}]
+    policy = document("p", ("a", "b"), rules=rules)
     group = root / "1" / "group"
     group.mkdir(parents=True)
     (group / "policy.json").write_text(json.dumps(policy))

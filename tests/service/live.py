@@ -16,6 +16,7 @@ from router.paths import Paths
 from router.service import Router
 from router.snapshot import Snapshot
 from tests.support import gguf
+from tests.support.policies import document
 from tests.support.processes import is_running
 
 PATIENCE_S = 60.0
@@ -37,20 +38,8 @@ def write_models(folder: Path, names: Sequence[str] = NAMES) -> Path:
 
 def policy(name: str, *candidates: str) -> dict[str, Any]:
     """A policy that sends a prompt with the name of a candidate in capitals to that candidate."""
-    return {
-        "version": "1",
-        "recipe": "collection.router",
-        "model_name": name,
-        "components": list(candidates),
-        "routing": {
-            "candidates": list(candidates),
-            "default_model": candidates[0],
-            "rules": [
-                {"id": each, "match": {"keywords_any": [each.upper()]}, "route_to": each}
-                for each in candidates
-            ],
-        },
-    }
+    rules = [{"id": each, "match": {"keywords_any": [each.upper()]}, "route_to": each} for each in candidates]
+    return document(name, candidates, rules=rules)
 
 
 def request(model: str, text: str = "hello", tokens: int = 2, **more: Any) -> dict[str, Any]:

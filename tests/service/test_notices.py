@@ -15,6 +15,7 @@ from router.settings.state import State, mark_imported
 from router.snapshot import PoolView
 from router.version import __version__
 from tests.support.gguf import write_model
+from tests.support.policies import document
 
 
 def pool(**changes: object) -> PoolView:
@@ -103,17 +104,11 @@ def router_of(upgraded: tuple[Paths, Path]) -> Router:
     return Router(paths, overrides={"port": 0}, models_dirs=(models,), environ={})
 
 
-POLICY = {
-    "version": "1",
-    "recipe": "collection.router",
-    "model_name": "auto",
-    "components": ["small", "large"],
-    "routing": {
-        "candidates": ["small", "large"],
-        "default_model": "small",
-        "rules": [{"id": "hard", "match": {"keywords_any": ["prove"]}, "route_to": "large"}],
-    },
-}
+POLICY = document(
+    "auto",
+    ("small", "large"),
+    rules=[{"id": "hard", "match": {"keywords_any": ["prove"]}, "route_to": "large"}],
+)
 
 
 async def test_the_notice_comes_when_the_risk_does_and_stays_until_it_was_seen(upgraded):

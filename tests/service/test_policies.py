@@ -11,20 +11,13 @@ from typing import Any
 import pytest
 
 from tests.service.live import Live, live, request, write_models
-from tests.support import gguf
+from tests.support import gguf, policies
 
 JUDGE = {"type": "llm", "model": "judge", "prompt": "Choose."}
 
 
 def document(name: str, routing: dict[str, Any], *components: str) -> dict[str, Any]:
-    routing = {"candidates": ["alpha", "beta"], "default_model": "alpha", **routing}
-    return {
-        "version": "1",
-        "recipe": "collection.router",
-        "model_name": name,
-        "components": ["alpha", "beta", *components],
-        "routing": routing,
-    }
+    return policies.document(name, ("alpha", "beta"), *components, **routing)
 
 
 def rule(id: str, match: dict[str, Any], to: str = "beta") -> dict[str, Any]:

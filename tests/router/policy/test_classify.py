@@ -28,6 +28,7 @@ from router.policy.evaluate import Decision
 from router.policy.parse import PolicyFault, parse_policy
 from router.policy.request import RequestView
 from router.policy.vectors import Vectors
+from tests.support.policies import document
 
 Answer = Callable[[str, Mapping[str, Any]], Any]
 
@@ -66,7 +67,7 @@ async def decider(helpers: FakeHelpers, tmp_path: Path) -> AsyncIterator[Decider
 
 
 def policy(*classifiers: dict[str, Any], rules: list[dict[str, Any]] | None = None, **routing: Any) -> Policy:
-    given: dict[str, Any] = {"candidates": ["a", "b"], "default_model": "a", **routing}
+    given = dict(routing)
     if rules is not None:
         given["rules"] = rules
     if classifiers:
@@ -74,15 +75,7 @@ def policy(*classifiers: dict[str, Any], rules: list[dict[str, Any]] | None = No
         given["rules"] = rules or [
             {"id": c["id"], "match": {"classifier": c["id"]}, "route_to": "b"} for c in classifiers
         ]
-    return parse_policy(
-        {
-            "version": "1",
-            "recipe": "collection.router",
-            "model_name": "p",
-            "components": ["a", "b", "judge", "encoder", "ranker", "gone"],
-            "routing": given,
-        }
-    )
+    return parse_policy(document("p", ("a", "b"), "judge", "encoder", "ranker", "gone", **given))
 
 
 async def decided(decider: Decider, asking: Policy, text: str = "hello", **more: Any) -> Decision:

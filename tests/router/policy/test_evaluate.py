@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from router.policy.evaluate import (
 )
 from router.policy.parse import parse_policy
 from router.policy.request import RequestView, request_text, request_view
+from tests.support.policies import document
 
 POLICY = Policy(
     name="p",
@@ -122,26 +122,11 @@ def test_a_part_whose_type_is_no_text_is_no_image(kind: Any) -> None:
 
 def test_a_document_from_parse_to_decision() -> None:
     """Resolution order, folding and outputs over one whole document, decisions written by hand."""
-    document = {
-        "version": "1",
-        "recipe": "collection.router",
-        "model_name": "user.Desk",
-        "components": ["near", "far"],
-        "routing": {
-            "candidates": ["near", "far"],
-            "default_model": "near",
-            "rules": [
-                {
-                    "id": "r1",
-                    "match": {"keywords_any": ["invoice", "TAX"]},
-                    "route_to": "far",
-                    "outputs": {"q": 1},
-                },
-                {"id": "r2", "match": {"keywords_any": ["tax", "été"]}, "route_to": "near"},
-            ],
-        },
-    }
-    policy = parse_policy(copy.deepcopy(document))
+    rules = [
+        {"id": "r1", "match": {"keywords_any": ["invoice", "TAX"]}, "route_to": "far", "outputs": {"q": 1}},
+        {"id": "r2", "match": {"keywords_any": ["tax", "été"]}, "route_to": "near"},
+    ]
+    policy = parse_policy(document("user.Desk", ("near", "far"), rules=rules))
     expected = {
         "my Taxi": ("far", "r1", False, {"q": 1}),
         "l'été": ("near", "r2", False, {}),
@@ -166,30 +151,25 @@ def asked_of(policy: Policy, view: RequestView, *answers: Any) -> tuple[list[Any
 
 
 CLASSIFIED = parse_policy(
-    {
-        "version": "1",
-        "recipe": "collection.router",
-        "model_name": "p",
-        "components": ["a", "b", "m"],
-        "routing": {
-            "candidates": ["a", "b"],
-            "default_model": "a",
-            "classifiers": [
-                {"id": "one", "type": "classifier", "model": "m", "labels": ["x", "y"]},
-                {"id": "two", "type": "classifier", "model": "m", "labels": ["x"]},
-            ],
-            "rules": [
-                {"id": "1", "match": {"classifier": "one", "label": "x"}, "route_to": "b"},
-                {"id": "2", "match": {"classifier": "one", "label": "y"}, "route_to": "b"},
-                {
-                    "id": "3",
-                    "match": {"any": [{"keywords_any": ["quick"]}, {"classifier": "two"}]},
-                    "route_to": "b",
-                },
-                {"id": "4", "match": {"classifier": "two", "max_score": 0}, "route_to": "b"},
-            ],
-        },
-    }
+    document(
+        "p",
+        ("a", "b"),
+        "m",
+        classifiers=[
+            {"id": "one", "type": "classifier", "model": "m", "labels": ["x", "y"]},
+            {"id": "two", "type": "classifier", "model": "m", "labels": ["x"]},
+        ],
+        rules=[
+            {"id": "1", "match": {"classifier": "one", "label": "x"}, "route_to": "b"},
+            {"id": "2", "match": {"classifier": "one", "label": "y"}, "route_to": "b"},
+            {
+                "id": "3",
+                "match": {"any": [{"keywords_any": ["quick"]}, {"classifier": "two"}]},
+                "route_to": "b",
+            },
+            {"id": "4", "match": {"classifier": "two", "max_score": 0}, "route_to": "b"},
+        ],
+    )
 )
 
 

@@ -16,17 +16,11 @@ from router.policy import store as store_module
 from router.policy.parse import PolicyFault, parse_policy
 from router.policy.store import PolicyStore, file_name, unresolved
 from router.settings.watching import Settling
+from tests.support import policies
 
 
 def document(name: str = "p", default: str = "a", **more: Any) -> dict[str, Any]:
-    return {
-        "version": "1",
-        "recipe": "collection.router",
-        "model_name": name,
-        "components": ["a", "b"],
-        "routing": {"candidates": ["a", "b"], "default_model": default, "rules": []},
-        **more,
-    }
+    return {**policies.document(name, ("a", "b"), default_model=default, rules=[]), **more}
 
 
 def put(folder: Path, file: str, content: Any) -> None:
