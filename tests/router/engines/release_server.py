@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import io
@@ -15,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from router.engines.releases import Machine
+from tests.support.sending import Sending
 
 LINUX = Machine("linux", "x86_64", frozenset({"vulkan"}))
 TAG = "b100"
@@ -87,23 +87,18 @@ def good_zip(program: str = PROGRAM) -> bytes:
     )
 
 
-class GitHub:
+class GitHub(Sending):
     """Answers for the API and for the files; `releases` has the newest first."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.files: dict[str, bytes] = {}
         self.digests: dict[str, str | None] = {}
         self.releases: list[dict[str, Any]] = []
         self.asked: list[str] = []
-        self.ranges: list[str] = []
         self.api_status = 200
         self.api_headers: dict[str, str] = {}
         self.api_body: bytes | None = None
-        self.file_status = 200
-        self.cuts: list[int] = []
-        self.stall_at: int | None = None
-        self.stalled = asyncio.Event()
-        self.go_on = asyncio.Event()
 
     def publish(self, tag: str, files: dict[str, bytes], *, digests: bool = True, **more: Any) -> None:
         """A release that is newer than those before."""
@@ -153,29 +148,7 @@ class GitHub:
         return web.json_response(_with_host(value, f"http://{request.host}"))
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        data = self.files[request.match_info["name"]]
-        asked = request.headers.get("Range", "")
-        self.ranges.append(asked)
-        if self.file_status != 200:
-            return web.Response(status=self.file_status)
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
-        headers = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
-        response = web.StreamResponse(status=206 if start else 200, headers=headers)
-        rest = data[start:]
-        response.content_length = len(rest)
-        await response.prepare(request)
-        if self.cuts:
-            await response.write(rest[: self.cuts.pop(0)])
-            assert request.transport is not None
-            request.transport.close()
-            return response
-        if self.stall_at is not None:
-            await response.write(rest[: self.stall_at])
-            rest = rest[self.stall_at :]
-            self.stalled.set()
-            await self.go_on.wait()
-        await response.write(rest)
-        return response
+        return await self.send(request, self.files[request.match_info["name"]])
 
 
 def _with_host(value: Any, host: str) -> Any:
