@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from router.catalog.model import EMBEDDING, LLM, RERANKING
+from router.catalog.kinds import A_MODEL, EMBEDDING, LLM, RERANKING
 from router.errors import RouterError
 from router.policy.document import LLM_CHOICE, SEMANTIC_SIMILARITY, Classifier, Policy, Score, conditions
 from router.policy.evaluate import (
@@ -49,7 +49,6 @@ MAX_RATIONALE: Final = 300
 _BATCH: Final = 32
 
 _FENCED: Final = re.compile(r"```[A-Za-z]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
-_TYPES: Final = {LLM: "a language model", EMBEDDING: "an embedding model", RERANKING: "a reranking model"}
 
 
 class HelperModel(Struct, frozen=True):
@@ -339,8 +338,8 @@ def _misfit(classifier: Classifier, kind: str) -> str:
     fitting = {SEMANTIC_SIMILARITY: (EMBEDDING,), LLM_CHOICE: (LLM,)}.get(classifier.type, (LLM, RERANKING))
     if kind in fitting:
         return ""
-    needs = " or ".join(_TYPES[each] for each in fitting)
-    return f"{classifier.model} is {_TYPES.get(kind, kind)}; {classifier.type} needs {needs}"
+    needs = " or ".join(A_MODEL[each] for each in fitting)
+    return f"{classifier.model} is {A_MODEL.get(kind, kind)}; {classifier.type} needs {needs}"
 
 
 def _named_labels(policy: Policy, classifier: Classifier) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET, Raw, Struct
 
-from router.catalog.model import EMBEDDING, LLM, RERANKING
+from router.catalog.kinds import A_MODEL, EMBEDDING, LLM, RERANKING
 from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
@@ -82,11 +82,6 @@ KINDS: Final = {
     "/reranking": RERANK,
 }
 
-_TYPE_NAMES: Final = {
-    LLM: "a language model",
-    EMBEDDING: "an embedding model",
-    RERANKING: "a reranking model",
-}
 _PATHS: Final = {LLM: "/v1/chat/completions", EMBEDDING: "/v1/embeddings", RERANKING: "/v1/rerank"}
 
 
@@ -175,8 +170,8 @@ class Inference:
         request[NOTES].model = target.name
         if target.type != kind.type:
             raise BadRequest(
-                f"{target.name} is {_TYPE_NAMES.get(target.type, target.type)}; {kind.path} needs "
-                f"{_TYPE_NAMES[kind.type]}. Use {_PATHS.get(target.type, 'the path for its type')}, "
+                f"{target.name} is {A_MODEL.get(target.type, target.type)}; {kind.path} needs "
+                f"{A_MODEL[kind.type]}. Use {_PATHS.get(target.type, 'the path for its type')}, "
                 "or another model.",
                 param="model",
             )
