@@ -189,7 +189,7 @@ class Deciding:
         try:
             async with asyncio.timeout(ANSWER_S):
                 await exchange.send(path, (), data)
-                answer = b""
+                answer = bytearray()  # Appending to bytes would copy a large answer again and again.
                 while part := await exchange.read():
                     answer += part
                     if len(answer) > MAX_ANSWER:
@@ -263,7 +263,7 @@ def _has_died(worker: Worker) -> bool:
     return worker.exited.done()
 
 
-def _decoded(model: str, status: int, answer: bytes) -> Any:
+def _decoded(model: str, status: int, answer: bytes | bytearray) -> Any:
     try:
         value = msgspec.json.decode(answer)
     except msgspec.MsgspecError as error:
