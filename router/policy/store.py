@@ -30,11 +30,12 @@ def unresolved(policy: Policy, resolve: Callable[[str], object | None]) -> tuple
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A policy with its file and the document as written."""
+    """A policy with its file, the document as written, and a digest of the file's contents."""
 
     policy: Policy
     document: dict[str, Any]
     file: Path
+    digest: bytes
 
 
 class PolicyStore:
@@ -83,7 +84,8 @@ class PolicyStore:
         been gone for a while.
         """
         async with self._order:
-            entries, faults = await asyncio.to_thread(_read_folder, self.folder)
+            known = {entry.file: entry for entry in self._entries.values()}
+            entries, faults = await asyncio.to_thread(_read_folder, self.folder, known)
             if self.folder in faults:
                 return self._put(self._entries, faults)
             missing = [name for name in self._entries if name not in entries]
@@ -171,11 +173,12 @@ class PolicyStore:
         known = self._entries.get(policy.name)
         file = known.file if known else self.folder / file_name(policy.name)
         try:
-            await asyncio.to_thread(write_atomically, file, write_object(document))
+            data = write_object(document)
+            await asyncio.to_thread(write_atomically, file, data)
         except OSError as error:
             raise _not_written(file, error) from error
         faults = {path: fault for path, fault in self._faults.items() if path != file}
-        self._put({**self._entries, policy.name: _Entry(policy, document, file)}, faults)
+        self._put({**self._entries, policy.name: _Entry(policy, document, file, _digest(data))}, faults)
 
     def _put(self, entries: Mapping[str, _Entry], faults: Mapping[Path, str]) -> bool:
         for path, fault in faults.items():
@@ -199,7 +202,11 @@ def file_name(name: str) -> str:
     return f"{readable}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}.json"
 
 
-def _read_folder(folder: Path) -> tuple[dict[str, _Entry], dict[Path, str]]:
+def _read_folder(
+    folder: Path, known: Mapping[Path, _Entry] = MappingProxyType({})
+) -> tuple[dict[str, _Entry], dict[Path, str]]:
+    # The folder is looked at every few seconds, and to parse a file takes much longer than to read it: one
+    # whose contents are known is not parsed again.
     entries: dict[str, _Entry] = {}
     faults: dict[Path, str] = {}
     try:
@@ -210,8 +217,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, _Entry], dict[Path, str]]:
         return entries, {folder: f"it cannot be read ({error.strerror or error})"}
     for file in files:
         try:
-            document = decode(_read(file))
-            policy = parse_policy(document)
+            entry = _entry_of(file, _read(file), known.get(file))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -219,12 +225,24 @@ def _read_folder(folder: Path) -> tuple[dict[str, _Entry], dict[Path, str]]:
         except PolicyFault as fault:
             faults[file] = fault.message
         else:
-            other = entries.get(policy.name)
+            other = entries.get(entry.policy.name)
             if other is None:
-                entries[policy.name] = _Entry(policy, document, file)
+                entries[entry.policy.name] = entry
             else:
                 faults[file] = f"$.model_name: {other.file.name} holds a policy of this name, and is used"
     return entries, faults
+
+
+def _entry_of(file: Path, data: bytes, known: _Entry | None) -> _Entry:
+    digest = _digest(data)
+    if known is not None and known.digest == digest:
+        return known
+    document = decode(data)
+    return _Entry(parse_policy(document), document, file, digest)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def _read(file: Path) -> bytes:

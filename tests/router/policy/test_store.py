@@ -188,6 +188,27 @@ async def test_a_renamed_policy_replaces_the_old_name_at_once(store: PolicyStore
     assert list(store.policies) == ["q"]
 
 
+async def test_what_is_known_is_not_parsed_again(store: PolicyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store.folder, "x.json", document("p"))
+    store.load()
+    await store.register(document("q"))
+    before = dict(store.policies)
+    parsed: list[str] = []
+
+    def parse(value: Any) -> Any:
+        parsed.append(value["model_name"])
+        return parse_policy(value)
+
+    monkeypatch.setattr(store_module, "parse_policy", parse)
+    assert not await store.rescan()
+    assert parsed == []
+    assert dict(store.policies) == before
+    put(store.folder, "x.json", document("p", default="b"))
+    assert await store.rescan()
+    assert parsed == ["p"]
+    assert store.policies["p"].default_model == "b"
+
+
 async def test_watching(store: PolicyStore, changes: list[None]) -> None:
     changed = asyncio.Event()
     store.on_change = changed.set
