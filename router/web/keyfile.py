@@ -15,20 +15,22 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from router.errors import BadRequest, ConfigError, Conflict, NotFound
+from router.settings import keyring as keyrings
 from router.settings.files import write_atomically
+from router.settings.keyring import SecretStore as SecretStore
+from router.settings.keyring import system_keyring as system_keyring
 from router.settings.schema import API_KEY_VARIABLE
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "api-keys.json"
 VARIABLE: Final = API_KEY_VARIABLE
-SERVICE: Final = "lemon-tray"
 IN_KEYRING: Final = "keyring"
 IN_FILE: Final = "file"
 
@@ -48,32 +50,6 @@ class Entry(Struct, frozen=True):
 
 class _File(Struct, frozen=True):
     keys: tuple[Entry, ...] = ()
-
-
-class SecretStore(Protocol):
-    """The system's keyring, or something like it. Calls may block, and raise what they like."""
-
-    def set_password(self, service: str, username: str, password: str) -> None: ...
-
-    def get_password(self, service: str, username: str) -> str | None: ...
-
-    def delete_password(self, service: str, username: str) -> None: ...
-
-
-def system_keyring() -> SecretStore | None:
-    """The system's keyring, if there is one that keeps what it is given."""
-    try:
-        import keyring
-        from keyring.backends import chainer, fail, null
-
-        found = keyring.get_keyring()
-    except Exception as error:  # A back end may fail in any way while it is looked for.
-        log.info("There is no keyring: %s", error)
-        return None
-    useless = (fail.Keyring, null.Keyring)
-    if isinstance(found, useless) or (isinstance(found, chainer.ChainerBackend) and not found.backends):
-        return None
-    return found
 
 
 class KeyFile:
@@ -120,7 +96,7 @@ class KeyFile:
         if any(entry.name == name for entry in entries):
             raise Conflict(f"There is a key {name} already.", hint=f"Remove it with: key remove {name}")
         secret = _PREFIX + secrets.token_urlsafe(32)
-        kept_in = IN_KEYRING if self._put(name, secret) else IN_FILE
+        kept_in = IN_KEYRING if keyrings.put(self._keyring, name, secret) else IN_FILE
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = Entry(name, digest(secret), created, kept_in, secret if kept_in == IN_FILE else "")
         self._write((*entries, entry))
@@ -136,12 +112,7 @@ class KeyFile:
         entry = self._entry(self.read(), name)
         if entry.kept_in == IN_FILE:
             return entry.secret
-        secret = None
-        if self._keyring is not None:
-            try:
-                secret = self._keyring.get_password(SERVICE, name)
-            except Exception as error:  # Whatever the keyring's own errors are.
-                log.warning("The keyring does not answer: %s", error)
+        secret = keyrings.get(self._keyring, name)
         if secret is None:
             raise NotFound(f"The keyring does not give the key {name}.", hint="Remove it and make another.")
         return secret
@@ -156,21 +127,8 @@ class KeyFile:
         entries = self.read()
         entry = self._entry(entries, name)
         self._write(tuple(other for other in entries if other is not entry))
-        if entry.kept_in == IN_KEYRING and self._keyring is not None:
-            try:
-                self._keyring.delete_password(SERVICE, name)
-            except Exception as error:  # It is of no use any more; that it stays there does no harm.
-                log.warning("The key could not be taken out of the keyring: %s", error)
-
-    def _put(self, name: str, secret: str) -> bool:
-        if self._keyring is None:
-            return False
-        try:
-            self._keyring.set_password(SERVICE, name, secret)
-            return self._keyring.get_password(SERVICE, name) == secret
-        except Exception as error:  # A keyring that is locked, or refuses: the file is as good.
-            log.warning("The keyring does not take the key: %s", error)
-            return False
+        if entry.kept_in == IN_KEYRING:
+            keyrings.remove(self._keyring, name)
 
     def _entry(self, entries: tuple[Entry, ...], name: str) -> Entry:
         for entry in entries:
