@@ -18,6 +18,7 @@ CLI_COMMANDS: Final = frozenset(
         "policy",
         "serve",
         "status",
+        "stop",
         "unload",
         "--version",
     }

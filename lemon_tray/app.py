@@ -185,6 +185,7 @@ class Shell(QObject):
         self._stop = stop
         self._make_router = make_router or _make_router
         self._router = self._make_router(paths, options)
+        self._router.on_shutdown = stop.set
         self._bridge: Bridge | None = None
         self._starting: asyncio.Task[None] | None = None
         self._numbers: dict[str, int] = {}
@@ -307,6 +308,7 @@ class Shell(QObject):
             self._bridge.close()
         await self._router.stop()
         self._router = self._make_router(self._paths, self._options)
+        self._router.on_shutdown = self._stop.set
         self.actions.use(self._router)
         self._fault = None
         self._connect()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from router.cli import engine, importing, keys, policy
+from router.cli import engine, importing, keys, policy, stop
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
 from router.cli.options import add_model_options, given_options
@@ -132,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     planned.add_argument("--json", action="store_true", help="as JSON")
     planned.set_defaults(command=_plan)
 
+    stop.add_commands(commands)
     keys.add_commands(commands)
     importing.add_commands(commands)
     asking = (*engine.add_commands(commands), *policy.add_commands(commands))

@@ -72,6 +72,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _run(router: Router, lock: InstanceLock, *, demo: bool) -> None:
     stop = asyncio.Event()
+    router.on_shutdown = stop.set
     restore = _on_signals(asyncio.get_running_loop(), stop)
     starting = asyncio.create_task(router.start(), name="start")
     stopping = asyncio.create_task(stop.wait(), name="stop")

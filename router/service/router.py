@@ -25,7 +25,7 @@ from router.devices.simulated import SimulatedDevices
 from router.engines.arguments import check_arguments
 from router.engines.base import Engine
 from router.engines.simulating import SimulatingEngine
-from router.errors import BadRequest, ConfigError, ModelNotFound, NotFound
+from router.errors import BadRequest, ConfigError, Conflict, ModelNotFound, NotFound
 from router.memory.measured import Measured
 from router.memory.store import HeaderStore
 from router.paths import Paths
@@ -92,6 +92,9 @@ class Router:
         models_dirs: folders with models, besides the settings' own.
         simulate: sizes in bytes of pretend devices, instead of the machine's own.
         environ: environment variables that may override settings.
+
+    Attributes:
+        on_shutdown: called when a client asks that the program end; None where it does not end for that.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Router:
         simulate: tuple[int, ...] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
+        self.on_shutdown: Callable[[], None] | None = None
         self._paths = paths
         self._models_dirs = models_dirs
         self._simulate = simulate
@@ -600,6 +604,17 @@ class Router:
     def pause(self, paused: bool) -> None:
         """Load nothing that is not asked for explicitly, or go on."""
         self._residency.pause(paused)
+
+    def shut_down(self) -> None:
+        """Have the program that holds the router end as quitting it does; returns at once.
+
+        Raises:
+            Conflict: `on_shutdown` is not set.
+        """
+        if self.on_shutdown is None:
+            raise Conflict("This router is part of a program that ends it by itself.")
+        log.info("The program was asked to end.")
+        self.on_shutdown()
 
     async def free_all(self) -> None:
         """Unload everything, and load nothing before somebody asks for a model again.

@@ -48,6 +48,10 @@ class _Pause(Struct, frozen=True, forbid_unknown_fields=True):
     paused: bool
 
 
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a call that takes none."""
+
+
 class _Told(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
@@ -204,6 +208,12 @@ class Admin:
         wanted = await self.read(request, _Pause)
         self._api.pause(wanted.paused)
         return success("Loading is paused." if wanted.paused else "Loading goes on.")
+
+    async def shut_down(self, request: web.Request) -> web.Response:
+        """`POST /internal/shutdown`: end the program; answers under way get the usual grace."""
+        await self.read(request, Nothing, empty_is_object=True)
+        self._api.shut_down()
+        return success("Lemon Tray ends.", status=202)
 
     async def notices(self, request: web.Request) -> web.Response:
         """`GET /v1/notices`: those that are due and have not been told."""

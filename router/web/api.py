@@ -131,6 +131,13 @@ class RouterApi(Protocol):
     def pause(self, paused: bool) -> None:
         """Load nothing that is not asked for explicitly, or go on."""
 
+    def shut_down(self) -> None:
+        """Have the program that holds the router end as quitting it does; returns at once.
+
+        Raises:
+            Conflict: nobody who could end it holds the router.
+        """
+
     async def tell_notice(self, notice: str) -> None:
         """Record that the user has seen a notice.
 

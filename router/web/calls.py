@@ -316,6 +316,18 @@ def calls(
         answer=_DONE,
     )
     post(
+        "/internal/shutdown",
+        admin.shut_down,
+        "End the program as quitting it does",
+        "Settings",
+        rooted=True,
+        body=_closed(),
+        optional=True,
+        answer=_DONE,
+        good=(202,),
+        bad=(409,),
+    )
+    post(
         "/routing/validate",
         admin.try_policy,
         "Tell what a policy decides; register and answer nothing",

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from router.engines.builds import download_name
 from router.errors import BadRequest
-from router.web.admin import json_response, success
+from router.web.admin import Nothing, json_response, success
 from router.web.api import RouterApi
 from router.web.options import WebOptions
 from router.web.progress import Fetches, stream_progress
@@ -33,10 +33,6 @@ class _Named(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
 
-class _Nothing(Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
 class EngineCalls:
     """The handlers of these calls. `read` reads a request's body as one of the structs above."""
 
@@ -52,7 +48,7 @@ class EngineCalls:
 
     async def refresh(self, request: web.Request) -> web.Response:
         """`POST /internal/engines/refresh`: ask which builds there are, and list all."""
-        await self._read(request, _Nothing, empty_is_object=True)
+        await self._read(request, Nothing, empty_is_object=True)
         await self._api.refresh_engines()
         return await self.list(request)
 

@@ -331,6 +331,9 @@ class FakeApi:
     def pause(self, paused: bool) -> None:
         self.calls.append(("pause", paused))
 
+    def shut_down(self) -> None:
+        self.calls.append(("shut down",))
+
     async def tell_notice(self, notice: str) -> None:
         if notice not in {n.id for n in self.snapshot.notices}:
             raise NotFound(f"There is no notice {notice} to be told.", param="id")

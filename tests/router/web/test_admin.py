@@ -246,6 +246,14 @@ async def test_loading_can_be_paused() -> None:
         assert (await s.post("/internal/pause", {"paused": "yes"})).status == 400
 
 
+async def test_the_program_can_be_asked_to_end() -> None:
+    async with site(reply) as s:
+        assert (await s.post("/internal/shutdown", {"now": True})).status == 400
+        assert s.api.calls == []
+        assert (await s.post("/internal/shutdown", {})).status == 202
+        assert s.api.calls == [("shut down",)]
+
+
 async def test_a_plan_takes_the_options_of_a_load() -> None:
     async with site(reply) as s:
         answer = await s.post("/v1/plan", {"model": "alpha", "ctx_size": 4096})
