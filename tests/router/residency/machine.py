@@ -52,16 +52,13 @@ def check(holds: bool, name: str, detail: object = "") -> None:
         raise Violation(name, detail)
 
 
-class WatchedReconciler(Reconciler):
+class WatchfulReconciler(Reconciler):
     """Looks at each action before it is applied. Keeps what it finds: the reconciler survives faults."""
 
     violations: list[Violation]
-    gone: Counter[int]
-    loads: list[tuple[str, int]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.violations = []
-        self.gone = Counter()
         super().__init__(*args, **kwargs)
 
     def _apply(self, action: Action) -> None:
@@ -70,6 +67,20 @@ class WatchedReconciler(Reconciler):
         except Violation as violation:
             self.violations.append(violation)
         super()._apply(action)
+
+    def _look_at(self, action: Action) -> None:
+        """Raise a violation if this must not happen."""
+        raise NotImplementedError
+
+
+class WatchedReconciler(WatchfulReconciler):
+    """Looks at slots, and at who comes first."""
+
+    gone: Counter[int]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.gone = Counter()
+        super().__init__(*args, **kwargs)
 
     def _look_at(self, action: Action) -> None:
         table = self.table
@@ -145,18 +156,18 @@ class Client:
             self.lease = None
 
 
-class ResidencyMachine(RuleBasedStateMachine):
-    """Subclasses swap in broken parts."""
+class Machine(RuleBasedStateMachine):
+    """Clients and a reconciler on a loop whose time is virtual. Subclasses of the machines swap in broken
+    parts."""
 
     planner = staticmethod(plan)
-    reconciler_class: type[WatchedReconciler] = WatchedReconciler
+    reconciler: WatchfulReconciler
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=VirtualLoop)
         self.clients: list[Client] = []
         self.loads: list[asyncio.Task[None]] = []
-        self.catalog = {m.name: m for m in MODELS}
 
     def run(self, step: Any, seconds: float = 0.05) -> None:
         async def all_of_it() -> None:
@@ -167,6 +178,38 @@ class ResidencyMachine(RuleBasedStateMachine):
             await until_quiet()
 
         self.runner.run(all_of_it())
+
+    def raise_what_was_found(self) -> None:
+        for violation in self.reconciler.violations:
+            raise violation
+
+    def check_waiting_is_bounded(self, now: float) -> None:
+        table = self.reconciler.table
+        for waiter in table.waiters.values():
+            admitted = any(r.state is LOADING for r in table.of_model(waiter.model))
+            check(admitted or waiter.deadline >= now, "waiting_is_bounded", (waiter.model, waiter.wants))
+
+    async def everyone_is_answered(self, within_s: float) -> list[asyncio.Task[None]]:
+        """Liveness: with loads and answers that end, everybody is answered. Returns all tasks."""
+        loop = asyncio.get_running_loop()
+        tasks = [c.task for c in self.clients] + self.loads
+        pending = [t for t in tasks if not t.done()]
+        started = loop.time()
+        if pending:
+            await asyncio.wait(pending, timeout=within_s)
+        check(all(t.done() for t in tasks), "everyone_is_answered", loop.time() - started)
+        return tasks
+
+
+class ResidencyMachine(Machine):
+    """Models that need slots."""
+
+    reconciler_class: type[WatchedReconciler] = WatchedReconciler
+    reconciler: WatchedReconciler
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.catalog = {m.name: m for m in MODELS}
 
     @initialize(limit=st.sampled_from([1, 1, 2, 3]), autosize=st.booleans())
     def start(self, limit: int, autosize: bool) -> None:
@@ -352,8 +395,7 @@ class ResidencyMachine(RuleBasedStateMachine):
     def everything_holds(self) -> None:
         if not hasattr(self, "reconciler"):
             return
-        for violation in self.reconciler.violations:
-            raise violation
+        self.raise_what_was_found()
         self._look(self.runner.get_loop().time())
 
     def _look(self, now: float) -> None:
@@ -374,9 +416,7 @@ class ResidencyMachine(RuleBasedStateMachine):
         waiting = sum(not c.task.done() and c.lease is None for c in self.clients)
         waiting += sum(not t.done() for t in self.loads)
         check(waiting == len(table.waiters), "waiters_are_clients", (waiting, len(table.waiters)))
-        for waiter in table.waiters.values():
-            admitted = any(r.state is LOADING for r in table.of_model(waiter.model))
-            check(admitted or waiter.deadline >= now, "waiting_is_bounded", (waiter.model, waiter.wants))
+        self.check_waiting_is_bounded(now)
         self._nobody_waits_for_nothing()
         self._idle_ones_make_room()
         check(all(n == 1 for n in self.reconciler.gone.values()), "freed_once", self.reconciler.gone)
@@ -433,7 +473,10 @@ class ResidencyMachine(RuleBasedStateMachine):
         ]
         limit = desired.limit(kind)
         surplus = limit != -1 and len(pool) > limit
-        others_wait = any(w.wants is not Wants.HELPER for w in table.waiters.values())
+        # A helper's load takes no place, but memory, once devices are read.
+        others_wait = any(
+            w.wants is not Wants.HELPER or self.house.sample is not None for w in table.waiters.values()
+        )
         orphan = not resident.standard
         return surplus or others_wait or orphan
 
@@ -492,16 +535,9 @@ class ResidencyMachine(RuleBasedStateMachine):
             self.runner.close()
 
     async def _end(self) -> None:
-        """Liveness: with loads and answers that end, everybody is answered; then nothing is left."""
-        loop = asyncio.get_running_loop()
-        tasks = [c.task for c in self.clients] + self.loads
-        pending = [t for t in tasks if not t.done()]
-        started = loop.time()
-        if pending:
-            await asyncio.wait(pending, timeout=BOUND_S + 200)
-        check(all(t.done() for t in tasks), "everyone_is_answered", loop.time() - started)
-        for violation in self.reconciler.violations:
-            raise violation
+        """Everybody is answered; then nothing is left."""
+        tasks = await self.everyone_is_answered(BOUND_S + 200)
+        self.raise_what_was_found()
         await self.reconciler.shutdown()
         check(not self.house.engine.alive and not self.house.engine.starting, "nothing_left_running")
         check(not self.reconciler.table.residents, "nothing_left_running")

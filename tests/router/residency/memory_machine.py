@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec import structs
 
 from router.catalog.options import LoadOptions
 from router.devices.base import HOST_ID
 from router.errors import InsufficientMemory, RouterError
-from router.residency.plan import plan
-from router.residency.reconciler import Reconciler
 from router.residency.table import Waiter
 from router.residency.view import devices_view
 from router.residency.world import RECOVERY_S, Action, Evict, Load, Refuse, Wants, Why
@@ -27,10 +25,9 @@ from router.service.sampling import Wanted, keep_reading
 from router.settings.schema import Settings
 from router.snapshot import DeviceState, ResidentState
 from router.units import GIB, MIB
-from tests.router.residency.machine import Client, Violation, check
+from tests.router.residency.machine import Client, Machine, WatchfulReconciler, check
 from tests.support.sim_memory import BLIND_S, NEVER, SimDevice, SimMemory, gpu, host
 from tests.support.simulation import House, SimEngine, model, policy
-from tests.support.virtual_loop import VirtualLoop, until_quiet
 
 LOADING, READY, EVICTING = ResidentState.LOADING, ResidentState.READY, ResidentState.EVICTING
 
@@ -47,26 +44,20 @@ BOUND_S = 30.0
 """load_queue_timeout_s in these runs."""
 
 
-class MemoryReconciler(Reconciler):
-    """Looks at each action before it is applied. Keeps what it finds: the reconciler survives faults."""
+class MemoryReconciler(WatchfulReconciler):
+    """Looks at victims, refusals and what loads take."""
 
-    violations: list[Violation]
     memory: SimMemory | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.violations = []
-        super().__init__(*args, **kwargs)
+    def _look_at(self, action: Action) -> None:
+        if isinstance(action, Evict):
+            self._look_at_victim(action)
+        elif isinstance(action, Load):
+            self._look_at_load(action)
+        elif isinstance(action, Refuse) and isinstance(action.error, InsufficientMemory):
+            self._look_at_refusal(self.table.waiters[action.waiter], action.error)
 
     def _apply(self, action: Action) -> None:
-        try:
-            if isinstance(action, Evict):
-                self._look_at_victim(action)
-            elif isinstance(action, Load):
-                self._look_at_load(action)
-            elif isinstance(action, Refuse) and isinstance(action.error, InsufficientMemory):
-                self._look_at_refusal(self.table.waiters[action.waiter], action.error)
-        except Violation as violation:
-            self.violations.append(violation)
         if isinstance(action, Load) and self.memory is not None:
             proceeds = self.desired.settings.admission == "proceed"
             unread = {r.device.id for r in self.readings if r.free is None}
@@ -153,29 +144,13 @@ class MemoryReconciler(Reconciler):
             check(left >= sum(older.values()), "claims_are_kept", (action.model, device, left, older))
 
 
-class CrowdMachine(RuleBasedStateMachine):
-    """Models are asked for, and devices are as they are. Subclasses swap in broken parts."""
+class CrowdMachine(Machine):
+    """Models are asked for, and devices are as they are."""
 
-    planner = staticmethod(plan)
     reconciler_class: type[MemoryReconciler] = MemoryReconciler
+    reconciler: MemoryReconciler
     use_first = True
     slowest_s = 0.05
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner(loop_factory=VirtualLoop)
-        self.clients: list[Client] = []
-        self.loads: list[asyncio.Task[None]] = []
-
-    def run(self, step: Any, seconds: float = 0.05) -> None:
-        async def all_of_it() -> None:
-            result = step()
-            if asyncio.iscoroutine(result):
-                await result
-            await asyncio.sleep(seconds)
-            await until_quiet()
-
-        self.runner.run(all_of_it())
 
     @initialize(
         seed=st.integers(0, 1 << 16),
@@ -293,16 +268,12 @@ class CrowdMachine(RuleBasedStateMachine):
     def everything_holds(self) -> None:
         if not hasattr(self, "reader"):
             return
-        for violation in self.reconciler.violations:
-            raise violation
+        self.raise_what_was_found()
         check(not self.memory.overruns, "no_device_over_memory", self.memory.overruns)
         check(not self.reader.done(), "readings_go_on")
         check(not self.reconciler.degraded, "never_degraded", self.reconciler.degraded)
         table = self.reconciler.table
-        now = self.runner.get_loop().time()
-        for waiter in table.waiters.values():
-            admitted = any(r.state is LOADING for r in table.of_model(waiter.model))
-            check(admitted or waiter.deadline >= now, "waiting_is_bounded", (waiter.model, waiter.wants))
+        self.check_waiting_is_bounded(self.runner.get_loop().time())
         for resident in table.residents.values():
             for device, size in resident.reserves.items():
                 check(0 <= size <= resident.charged.get(device, 0), "reserves_are_parts", resident.model.name)
@@ -335,13 +306,7 @@ class CrowdMachine(RuleBasedStateMachine):
     async def _end(self) -> None:
         """Liveness: with loads, answers and drivers that come to their end, everybody is answered; then
         nothing is claimed, reserved or left."""
-        loop = asyncio.get_running_loop()
-        tasks = [c.task for c in self.clients] + self.loads
-        pending = [t for t in tasks if not t.done()]
-        started = loop.time()
-        if pending:
-            await asyncio.wait(pending, timeout=BOUND_S + 60)
-        check(all(t.done() for t in tasks), "everyone_is_answered", loop.time() - started)
+        tasks = await self.everyone_is_answered(BOUND_S + 60)
         self.memory.hangs = 0
         for device in self.memory.devices.values():
             device.is_lost = False
@@ -350,8 +315,7 @@ class CrowdMachine(RuleBasedStateMachine):
         check(not self.reconciler.claims and not table.intents, "nothing_claimed_at_rest", table.intents)
         kept = {r.model.name: r.reserves for r in table.residents.values() if any(r.reserves.values())}
         check(not kept, "nothing_reserved_at_rest", kept)
-        for violation in self.reconciler.violations:
-            raise violation
+        self.raise_what_was_found()
         check(not self.memory.overruns, "no_device_over_memory", self.memory.overruns)
         self.reader.cancel()
         await self.reconciler.shutdown()
