@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from router.memory.header import GPU_ALIGNMENT, GPU_ROW, HOST_ALIGNMENT, ModelHeader, Sizes, padded
+from router.memory.gguf import padded
+from router.memory.header import GPU_ALIGNMENT, GPU_ROW, HOST_ALIGNMENT, ModelHeader, Sizes
 
 #: Architectures that read a whole text at once and keep no cache.
 ENCODERS: Final = frozenset(
