@@ -68,13 +68,13 @@ async def test_a_bomb_is_refused_before_it_is_inflated() -> None:
     [
         ("br", b"x", 415),
         ("zstd", b"x", 415),
-        ("gzip, gzip", gzip.compress(gzip.compress(b"{}")), 415),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), 415),
         ("chunked", b"x", 415),
         ("gzip", b"{}", 400),
         ("gzip", b"", 400),
-        ("gzip", gzip.compress(chat())[:-9], 400),
+        ("gzip", gzip.compress(chat(), mtime=0)[:-9], 400),
         ("deflate", b"\x78\x9c rubbish", 400),
-        ("gzip", gzip.compress(b"{x"), 400),
+        ("gzip", gzip.compress(b"{x", mtime=0), 400),
     ],
 )
 async def test_what_is_compressed_otherwise_or_wrongly(encoding: str, body: bytes, status: int) -> None:
