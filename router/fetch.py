@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import email.utils
 import errno
 import hashlib
 import logging
@@ -12,8 +13,9 @@ import os
 import shutil
 import ssl
 import threading
+import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -32,6 +34,10 @@ PART: Final = ".part"
 RETRY_PAUSES_S: Final = (1.0, 3.0, 9.0)
 TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 GOES_ON: Final = "What has arrived is kept: trying again goes on from there."
+#: The longest wait that a server may ask for before the next try; who asks for more is given up.
+LONGEST_WAIT_S: Final = 120.0
+#: What a server says to who asks too often, or too early.
+_LATER: Final = (429, 503)
 
 
 class Wanted(Struct, frozen=True):
@@ -52,6 +58,10 @@ class Wanted(Struct, frozen=True):
     sha256: str
     origin: str
     hint: str = "A proxy or mirror on the way may alter files."
+
+
+#: Turns a server's refusal into the error to raise, where there is more to say than its status.
+Explain = Callable[[aiohttp.ClientResponseError], RouterError | None]
 
 
 class FileThread:
@@ -79,14 +89,18 @@ class Part:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
+        self.abandoned = threading.Event()
         self._hash = hashlib.sha256()
         self._file: IO[bytes] | None = None
 
     def open(self, limit: int) -> int:
-        """Take up what is there, unless it is longer than the whole. Returns its size."""
+        """Take up what is there, unless it is longer than the whole. Returns its size.
+
+        Setting `abandoned` ends it early: what is there can be many gigabytes.
+        """
         self._file = self.path.open("ab+", buffering=0)
         self._file.seek(0)
-        while block := self._file.read(BLOCK):
+        while not self.abandoned.is_set() and (block := self._file.read(BLOCK)):
             self._hash.update(block)
             self.size += len(block)
         if self.size > limit:
@@ -119,8 +133,9 @@ class Part:
     def close(self) -> None:
         """Close the file, and delete it if nothing is in it."""
         if self._file is not None:
+            is_empty = not os.fstat(self._file.fileno()).st_size
             self._file.close()
-            if not self.size:
+            if is_empty:
                 self.path.unlink(missing_ok=True)
 
 
@@ -134,13 +149,18 @@ async def fetch(
     *,
     proxy: str = "",
     pauses_s: Sequence[float] = RETRY_PAUSES_S,
+    headers: Mapping[str, str] | None = None,
+    explain: Explain | None = None,
 ) -> None:
     """Fetch a file into `path`, going on with what is there of it. Its hash is right when this returns.
 
     Args:
         find: tells the address; asked only if something is still missing.
         tell: called on the loop with bytes done and bytes in all.
-        pauses_s: seconds before each further try after a broken connection.
+        pauses_s: seconds before each further try after a broken connection. A server that names a time itself
+            is waited for so long, within bounds.
+        headers: sent with each request; one that logs in goes to no other host that the server leads to.
+        explain: asked about a server's refusal.
 
     Raises:
         RouterError: no network, another file; what is wrong is thrown away, what is right so far is kept.
@@ -152,7 +172,8 @@ async def fetch(
         fresh = part.size == 0
         while True:
             if part.size < wanted.size:
-                await _receive_patiently(thread, part, wanted, find, session, tell, proxy, pauses_s)
+                asked = _Asked(await find(), headers or {}, proxy, explain)
+                await _receive_patiently(thread, part, wanted, asked, session, tell, pauses_s)
             if await thread.do(part.finish) == wanted.sha256:
                 return
             await thread.do(part.restart)
@@ -167,6 +188,7 @@ async def fetch(
             # The kept beginning may have been the bad part: once more, from nothing.
             fresh = True
     finally:
+        part.abandoned.set()
         await asyncio.shield(thread.do(part.close))
 
 
@@ -203,53 +225,93 @@ async def open_session(
         yield session
 
 
+class _Asked(Struct, frozen=True):
+    """How a file is asked for."""
+
+    url: str
+    headers: Mapping[str, str]
+    proxy: str
+    explain: Explain | None
+
+
 async def _receive_patiently(
     thread: FileThread,
     part: Part,
     wanted: Wanted,
-    find: Callable[[], Awaitable[str]],
+    asked: _Asked,
     session: aiohttp.ClientSession,
     tell: Progress,
-    proxy: str,
     pauses_s: Sequence[float],
 ) -> None:
     """Receive the rest, connecting again when the connection breaks. Only tries in vain are counted."""
-    url = await find()
     failures = 0
     while part.size < wanted.size:
         before = part.size
         try:
-            await _receive(thread, part, url, wanted, session, tell, proxy)
+            await _receive(thread, part, asked, wanted, session, tell)
             if part.size < wanted.size:
                 raise aiohttp.ClientPayloadError("the connection ended early")
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            refused = isinstance(error, aiohttp.ClientResponseError) and error.status < 500
             failures = 0 if part.size > before else failures + 1
-            if refused or failures > len(pauses_s):
-                raise RouterError(
-                    f"{_at_the_start(wanted.title)} could not be fetched from "
-                    f"{without_secrets(url)}: {describe(error)}.",
-                    code="download_failed",
-                    status=502,
-                    hint=GOES_ON,
-                ) from error
+            pause_s = pauses_s[min(max(failures - 1, 0), len(pauses_s) - 1)] if pauses_s else 0.0
+            wait_s = retry_after_s(error)
+            if isinstance(error, aiohttp.ClientResponseError) and error.status < 500 and wait_s is None:
+                refused = True
+            else:
+                refused = failures > len(pauses_s) or (wait_s or 0.0) > LONGEST_WAIT_S
+            if refused:
+                raise _refusal(error, wanted, asked, wait_s) from error
             log.info("Fetching %s: %s; going on at byte %d.", wanted.title, describe(error), part.size)
-            await asyncio.sleep(pauses_s[max(failures - 1, 0)] if pauses_s else 0)
+            await asyncio.sleep(max(pause_s, wait_s or 0.0))
+
+
+def _refusal(error: Exception, wanted: Wanted, asked: _Asked, wait_s: float | None) -> RouterError:
+    """What to raise when there is no use in another try."""
+    if asked.explain is not None and isinstance(error, aiohttp.ClientResponseError):
+        explained = asked.explain(error)
+        if explained is not None:
+            return explained
+    return RouterError(
+        f"{_at_the_start(wanted.title)} could not be fetched from "
+        f"{without_secrets(asked.url)}: {describe(error)}.",
+        code="download_failed",
+        status=502,
+        hint=GOES_ON,
+        retry_after_s=wait_s,
+    )
+
+
+def retry_after_s(error: BaseException) -> float | None:
+    """The seconds after which a server that refused wants to be asked again; None if it names none."""
+    if not isinstance(error, aiohttp.ClientResponseError) or error.status not in _LATER:
+        return None
+    return seconds_of(error.headers.get("Retry-After", "")) if error.headers else None
+
+
+def seconds_of(text: str, now: float | None = None) -> float | None:
+    """The seconds that a `Retry-After` means, which names them or a date; None if it is neither."""
+    text = text.strip()
+    if text.isdecimal():
+        return float(text[:9])
+    try:
+        due = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(0.0, due - (time.time() if now is None else now))
 
 
 async def _receive(
     thread: FileThread,
     part: Part,
-    url: str,
+    asked: _Asked,
     wanted: Wanted,
     session: aiohttp.ClientSession,
     tell: Progress,
-    proxy: str,
 ) -> None:
-    headers = {"Accept-Encoding": "identity"}
+    headers = {**asked.headers, "Accept-Encoding": "identity"}
     if part.size:
         headers["Range"] = f"bytes={part.size}-"
-    async with session.get(url, headers=headers, proxy=proxy or None) as response:
+    async with session.get(asked.url, headers=headers, proxy=asked.proxy or None) as response:
         if response.status == 206:
             start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
             if start != str(part.size):
@@ -264,14 +326,17 @@ async def _receive(
         length = response.content_length
         if length is not None and part.size + length != wanted.size:
             await thread.do(part.restart)
-            raise _another_file(url, wanted)
+            raise _another_file(asked.url, wanted)
+        if _named_hash(response) not in ("", wanted.sha256):
+            await thread.do(part.restart)
+            raise _changed(asked.url, wanted)
         tell(part.size, wanted.size)
         pending = bytearray()
         async for data in response.content.iter_any():
             pending += data
             if part.size + len(pending) > wanted.size:
                 await thread.do(part.restart)
-                raise _another_file(url, wanted)
+                raise _another_file(asked.url, wanted)
             if len(pending) >= BLOCK:
                 await thread.do(part.write, bytes(pending))
                 pending.clear()
@@ -286,6 +351,24 @@ def _another_file(url: str, wanted: Wanted) -> RouterError:
         code="download_corrupt",
         status=502,
         hint=wanted.hint,
+    )
+
+
+def _named_hash(response: aiohttp.ClientResponse) -> str:
+    """The SHA-256 by which a server names the file, as the Hugging Face hub does; "" if it does not."""
+    for answer in (*response.history, response):
+        named = answer.headers.get("X-Linked-Etag", "").removeprefix("W/").strip('"').lower()
+        if len(named) == hashlib.sha256().digest_size * 2:
+            return named
+    return ""
+
+
+def _changed(url: str, wanted: Wanted) -> RouterError:
+    return RouterError(
+        f"{without_secrets(url)} is another file by now than {wanted.title} should be.",
+        code="download_corrupt",
+        status=502,
+        hint="It was changed meanwhile: try again.",
     )
 
 

@@ -25,7 +25,7 @@ from router.memory.header import ModelHeader
 
 PROJECTOR: Final = "mmproj"
 
-_SHARD: Final = re.compile(r"(?P<base>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
+SHARD: Final = re.compile(r"(?P<base>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
 #: The quantization that a file's name ends with.
 _QUANT: Final = re.compile(
     r"[-_.](?P<quant>(?:UD[-_])?(?:I?Q\d(?:_[0-9A-Z]+)*|TQ\d_\d|MXFP\d(?:_[0-9A-Z]+)*|BF16|FP?16|FP?32))$",
@@ -239,7 +239,7 @@ def _is_part(item: _Item) -> bool:
     """A file that is of use only together with a model: an adapter, a draft, a vector, a matrix."""
     place, header = item.main.first.place, item.header
     is_named_by_file = place is None or place.kind is not PlaceKind.OLLAMA
-    if is_named_by_file and _DRAFT.fullmatch(_QUANT.sub("", item.main.stem)):
+    if is_named_by_file and is_draft(item.main.stem):
         return True
     if header is None:
         return False
@@ -251,6 +251,17 @@ def _is_part(item: _Item) -> bool:
     return 0 < header.nextn_layers <= len(blocks) and own > 0 and not any(size.host for size in blocks[:own])
 
 
+def is_draft(stem: str) -> bool:
+    """Whether a file's name says that it only speeds up another model."""
+    return _DRAFT.fullmatch(_QUANT.sub("", stem)) is not None
+
+
+def quant_of(stem: str) -> str:
+    """The quantization that a file's name ends with, in upper case; "" if there is none."""
+    quant = _QUANT.search(stem)
+    return quant["quant"].upper() if quant else ""
+
+
 class _Projectors:
     """Which projector belongs to which model: one that lies beside it and is named like it, or like none."""
 
@@ -260,13 +271,13 @@ class _Projectors:
             if item.fault or item.header is None:
                 continue
             for candidate in item.candidates:
-                entry = (_family(candidate.stem), candidate, item)
+                entry = (family(candidate.stem), candidate, item)
                 self._beside.setdefault(candidate.group, []).append(entry)
         self._families: dict[str, set[str]] = {}
         for item in items:
             for candidate in item.candidates:
                 if candidate.group in self._beside:
-                    self._families.setdefault(candidate.group, set()).add(_family(candidate.stem))
+                    self._families.setdefault(candidate.group, set()).add(family(candidate.stem))
 
     def __call__(self, item: _Item) -> tuple[str, int]:
         """Its path, and the bytes of its tensors; "" and 0 if there is none."""
@@ -274,13 +285,13 @@ class _Projectors:
             return "", 0
         fitting: list[tuple[int, int, str, int]] = []
         for candidate in item.candidates:
-            family = _family(candidate.stem)
+            own = family(candidate.stem)
             is_alone = not candidate.is_shared and len(self._families.get(candidate.group, ())) == 1
             for name, file, projector in self._beside.get(candidate.group, ()):
                 header = projector.header
                 if header is None or not _fits(header, item.header):
                     continue
-                named = bool(name) and family.startswith(name)
+                named = bool(name) and own.startswith(name)
                 if not named and not is_alone and (name or candidate.is_shared):
                     continue
                 precision = _PRECISIONS.get(-1 if header.file_type is None else header.file_type, 4)
@@ -298,7 +309,7 @@ def _fits(projector: ModelHeader, model: ModelHeader) -> bool:
     return 0 in lengths or lengths[0] == lengths[1]
 
 
-def _family(stem: str) -> str:
+def family(stem: str) -> str:
     """A file's name without its quantization and without what separates its words."""
     plain = _QUANT.sub("", stem.lower())
     words = [word for word in re.split(r"[-_. ]+", plain.replace(PROJECTOR, " ")) if word]
@@ -335,7 +346,7 @@ def _candidates(files: Iterable[Found]) -> Iterator[_Candidate]:
     sets: dict[tuple[Path, str, str], dict[int, Found]] = {}
     order: list[Found | tuple[Path, str, str]] = []
     for file in files:
-        shard = _SHARD.match(file.path.name[: -len(SUFFIX)])
+        shard = SHARD.match(file.path.name[: -len(SUFFIX)])
         if shard is None:
             order.append(file)
             continue
@@ -380,8 +391,8 @@ def _candidate(text: str, files: tuple[Found, ...], fault: str) -> _Candidate:
             is_shared=first.place is not None and folder == first.place.path,
         )
     repo = written(first.repo)
-    quant = _QUANT.search(stem)
-    names = (f"{repo}:{quant['quant'].upper()}",) if quant else ()
+    quant = quant_of(stem)
+    names = (f"{repo}:{quant}",) if quant else ()
     return _Candidate(stem, (*names, f"{repo}:{stem}"), first, files, fault, f"hub {repo}")
 
 
