@@ -74,7 +74,10 @@ class DeviceView(Struct, frozen=True):
 
 
 class ResidentView(Struct, frozen=True):
-    """One model with a worker process. `progress` is 0..1 while loading, else None."""
+    """One model with a worker process. `progress` is 0..1 while loading, else None.
+
+    `keep_alive_s` are the seconds after `last_use` at which it is unloaded; -1: it stays.
+    """
 
     model: str
     type: str
@@ -95,6 +98,7 @@ class ResidentView(Struct, frozen=True):
     launch_command: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     tokens_per_s: float | None = None
+    keep_alive_s: float = -1
 
     @property
     def is_busy(self) -> bool:
@@ -220,6 +224,26 @@ class EngineView(Struct, frozen=True):
     problem: str = ""
 
 
+class ProviderView(Struct, frozen=True):
+    """A remote provider.
+
+    `state` is `checking` before the first look, `ready`, `down`, or `refused` (its key is not taken, or cannot
+    be had); `problem` says what is wrong. `models` counts those that it has, `more` those that were left out.
+    `key` tells where its key is kept: `keyring`, `file`, `variable` or `none`. `looked_at` is 0 before the
+    first look.
+    """
+
+    name: str
+    url: str
+    state: str
+    problem: str = ""
+    models: int = 0
+    more: int = 0
+    in_use: int = 0
+    key: str = "none"
+    looked_at: float = 0.0
+
+
 class DownloadView(Struct, frozen=True):
     """A download under way or ended. `total` is None until the server tells it."""
 
@@ -264,6 +288,7 @@ class Snapshot(Struct, frozen=True):
     loop_lag_s: float = 0.0
     event_counts: tuple[tuple[str, str, int], ...] = ()
     overridden: dict[str, str] = {}
+    providers: tuple[ProviderView, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The reconciler: applies plans to the table, and runs each worker's life as one supervised task.
+"""The reconciler: keeps what is at what is desired, by passes that apply plans to the table.
 
 A pass never awaits. It freezes the table, plans, books every action's effect, starts the slow parts as tasks
 and publishes. A task's end is booked in the same way and followed by another pass.
@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import structs
-
 from router.catalog.model import Model
 from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.devices.base import DeviceReading
-from router.engines.base import OUT_OF_MEMORY, Engine, Exit, Worker
+from router.engines.base import Engine
 from router.errors import (
     LoadFailed,
     ModelNotFound,
@@ -29,19 +27,17 @@ from router.errors import (
 from router.policy.document import Policy
 from router.residency.admitting import Preview
 from router.residency.desire import Desired, desire
-from router.residency.feed import Feed
-from router.residency.narrate import Narrator
+from router.residency.lives import Lives
 from router.residency.pace import Pace
 from router.residency.placement import Placer
 from router.residency.plan import plan, preview
-from router.residency.table import Lease, Resident, Table, Waiter
+from router.residency.table import Lease, Resident, Waiter
 from router.residency.world import (
     Action,
     BeginStandard,
     Drain,
     EndStandard,
     Evict,
-    Freed,
     Grant,
     Load,
     Plan,
@@ -52,7 +48,6 @@ from router.residency.world import (
 )
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
-from router.tasks import Tasks
 
 log = logging.getLogger("router.residency")
 
@@ -62,7 +57,7 @@ OUTGROWN = 1.1
 """A worker that is seen to hold so many times what was planned for it is worth a warning."""
 
 
-class Reconciler:
+class Reconciler(Lives):
     """Keeps the actual state at the desired one. Everything runs on one event loop.
 
     Args:
@@ -85,25 +80,16 @@ class Reconciler:
         planner: Callable[[Desired, Any, float], Plan] = plan,
         want_sample: Callable[[], None] = lambda: None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._engine = engine
-        self._placer = placer
+        super().__init__(engine, placer, settings, wall)
         self._want_sample = want_sample
         self._publish = publish
-        self._wall = wall
         self._planner = planner
-        self.table = Table()
-        self.feed = Feed(wall=wall)
-        self._say = Narrator(self.feed)
         self._policies: tuple[Policy, ...] = ()
         self._lookup: Mapping[str, Model] = {}
-        self.readings: tuple[DeviceReading, ...] = ()
-        self.desired = desire(settings, (), {}, {})
         self.blocked: Mapping[str, Wait] = {}
         self.claims: Mapping[str, int] = {}
         self.degraded = ""
         self.passes = 0
-        self._tasks = Tasks()
         self._pace = Pace(self._loop, self._pass, publish, self._slept)
         self._replan_s = REPLAN_FIRST_S
         self._in_pass = False
@@ -174,6 +160,9 @@ class Reconciler:
         canonical = self._placer.canonical(options)
         return preview(self.desired, world, self._loop.time(), model, canonical)
 
+    def _progressed(self) -> None:
+        self._pace.publish_soon()
+
     # Asking
 
     async def acquire(
@@ -184,8 +173,9 @@ class Reconciler:
         policy: str | None = None,
         body_bytes: int = 0,
         keep_alive_s: float | None = None,
+        options: LoadOptions = NO_OPTIONS,
     ) -> Lease:
-        """Wait for a lease on a model, by its own name.
+        """Wait for a lease on a model, by its own name. `options` are for a load, should it need one.
 
         Raises:
             RouterError: what stands in the way. If the caller is cancelled, nothing is held.
@@ -196,7 +186,13 @@ class Reconciler:
             else self.desired.settings.load_queue_timeout_s
         )
         waiter = self._enqueue(
-            model, wants, bound, policy=policy, body_bytes=body_bytes, keep_alive_s=keep_alive_s
+            model,
+            wants,
+            bound,
+            options=options,
+            policy=policy,
+            body_bytes=body_bytes,
+            keep_alive_s=keep_alive_s,
         )
         lease = await self._wait(waiter)
         if lease is None:
@@ -455,11 +451,6 @@ class Reconciler:
                 resident.standard = False
                 self._say.kept_as_helper(resident, action.why)
 
-    def _answer(self, waiter: Waiter, error: RouterError) -> None:
-        self.table.waiters.pop(waiter.id, None)
-        if not waiter.future.done():
-            waiter.future.set_exception(error)
-
     def _grant(self, waiter: Waiter, resident: Resident) -> None:
         self.table.waiters.pop(waiter.id, None)
         if waiter.future.done():
@@ -481,202 +472,6 @@ class Reconciler:
         if waiter.keep_alive_s is not None:
             resident.keep_alive_s = waiter.keep_alive_s
         waiter.future.set_result(lease)
-
-    def _touch(self, resident: Resident) -> None:
-        resident.last_use = self._loop.time()
-        resident.last_use_wall = self._wall()
-        resident.use_order = self.table.next_id()
-
-    def _begin(self, action: Load) -> None:
-        model = self.desired.models[action.model]
-        try:
-            spec = self._placer.spec(model, action.options, self.desired.settings, action.placement)
-        except Exception as error:
-            self._book_failure(model, _as_router_error(model.name, error))
-            return
-        if action.asked != NO_OPTIONS:
-            # What a load was asked for with holds for the loads that requests cause later.
-            self.table.options[model.name] = action.asked
-        resident = Resident(
-            self.table.next_id(),
-            model,
-            spec,
-            structs.replace(action.options, ctx_size=spec.ctx_size, parallel=spec.parallel),
-            action.options,
-            action.standard,
-            self._loop.time(),
-            self._loop.create_future(),
-        )
-        self._touch(resident)
-        self.table.residents[resident.id] = resident
-        self._say.loading(resident, self.readings)
-        if action.lacks:
-            self._say.proceeding(resident, action.lacks)
-        resident.task = self._tasks.spawn(self._life(resident), f"worker of {model.name}")
-
-    def _evict(self, resident: Resident, drain: Drain) -> None:
-        loading = resident.state is ResidentState.LOADING
-        resident.state = ResidentState.EVICTING
-        resident.evicted = drain
-        resident.drain = None
-        self._unboard(resident)
-        if loading:
-            self._say.load_cancelled(resident, drain)
-            if resident.task is not None:
-                resident.task.cancel()
-        else:
-            resident.stop.set()
-
-    # A worker's life
-
-    async def _life(self, resident: Resident) -> None:
-        """Start, serve, stop. The only place where a resident's process changes."""
-        try:
-            worker = await self._engine.start(
-                resident.spec,
-                lambda share: self._progress(resident, share),
-                lambda pid: self._launched(resident, pid),
-            )
-        except asyncio.CancelledError:
-            self._book_gone(resident)
-            if resident.state is not ResidentState.EVICTING:
-                raise
-            return
-        except Exception as error:
-            failure = _as_router_error(resident.model.name, error)
-            self._book_gone(resident, then_pass=False)
-            if not self._is_to_be_tried_again(resident, failure):
-                self._book_failure(resident.model, failure)
-            self._pass()
-            return
-        try:
-            self._book_ready(resident, worker)
-            await resident.stop.wait()
-            if not await worker.stop():
-                self._book_stuck(resident)
-            await asyncio.wait([worker.exited])
-        except asyncio.CancelledError:
-            await worker.stop()
-            raise
-        finally:
-            if worker.exited.done():
-                self._book_gone(resident)
-
-    def _is_to_be_tried_again(self, resident: Resident, failure: RouterError) -> bool:
-        """A load that died for want of memory is tried once more, with a higher demand, when everybody idle
-        has left its devices."""
-        name = resident.model.name
-        again = failure.code == OUT_OF_MEMORY and name not in self.table.short
-        if failure.code == OUT_OF_MEMORY:
-            self._placer.ran_short(resident.spec)
-        if again and self.table.waiting_for(name):
-            self.table.short.add(name)
-            self._say.ran_short(resident, failure)
-            return True
-        self.table.short.discard(name)
-        return False
-
-    def _launched(self, resident: Resident, pid: int) -> None:
-        """From now on, samples tell what the process has taken."""
-        resident.pid = pid
-
-    def _progress(self, resident: Resident, share: float) -> None:
-        resident.progress = max(resident.progress, min(1.0, share))
-        self._pace.publish_soon()
-
-    def _book_ready(self, resident: Resident, worker: Worker) -> None:
-        """A load has ended. What to do with it in the world as it is now is judged in the same step."""
-        now = self._loop.time()
-        resident.worker = worker
-        resident.load_s = now - resident.load_started
-        resident.ready_at = now
-        resident.pid = worker.pid
-        for device, size in worker.measured.items():
-            resident.measure(device, size)
-        self._placer.measured(resident.spec, worker.measured)
-        self.table.short.discard(resident.model.name)
-        self._touch(resident)
-        resident.progress = 1.0
-        worker.exited.add_done_callback(lambda done: self._exited(resident, done.result()))
-        if resident.state is not ResidentState.LOADING:
-            # Cancelled in the moment in which it became ready: it is stopped like any other.
-            resident.stop.set()
-            return
-        resident.state = ResidentState.READY
-        resident.newcomer = True
-        for waiter in self.table.waiting_for(resident.model.name):
-            waiter.boarded = resident.id
-        self._say.ready(resident)
-        self._pass()
-
-    def _exited(self, resident: Resident, exit: Exit) -> None:
-        """The process ended, whoever wanted it."""
-        if resident.id not in self.table.residents:
-            return
-        unasked = resident.state is ResidentState.READY
-        resident.stop.set()
-        self._book_gone(resident, then_pass=False)
-        if unasked:
-            self._say.died(resident, exit)
-            for lease in list(resident.leases):
-                lease.end("worker_died")
-            error = self.table.failures.judge_death(
-                resident.model,
-                f"ended with {exit.words}",
-                self._loop.time(),
-                of_first_request=bool(resident.leases) and not resident.served,
-                last_words=exit.log_tail[-1] if exit.log_tail else "",
-            )
-            if error is not None:
-                self._fail_waiters(resident.model, error)
-        self._pass()
-
-    def _condemned(self, resident: Resident) -> None:
-        """Its worker refuses connections: as good as dead, though answers under way may end."""
-        if resident.state is not ResidentState.READY or resident.unreachable:
-            return
-        resident.unreachable = True
-        self._say.unreachable(resident)
-        error = self.table.failures.judge_death(resident.model, "refused connections", self._loop.time())
-        if error is not None:
-            self._fail_waiters(resident.model, error)
-        self.kick()
-
-    def _book_stuck(self, resident: Resident) -> None:
-        resident.stuck = True
-        if not resident.gone.done():
-            resident.gone.set_result(None)
-        self._say.stuck(resident)
-        self._pass()
-
-    def _book_gone(self, resident: Resident, *, then_pass: bool = True) -> None:
-        if self.table.residents.pop(resident.id, None) is None:
-            return
-        self._unboard(resident)
-        unsettled = {device: resident.charged[device] for device in resident.reserves}
-        self.table.freed.append(Freed(self._loop.time(), dict(resident.charged), unsettled))
-        if not resident.gone.done():
-            resident.gone.set_result(None)
-        self._desire()
-        if resident.evicted is not None and resident.worker is not None:
-            self._say.unloaded(resident, resident.evicted)
-        if then_pass:
-            self._pass()
-
-    def _unboard(self, resident: Resident) -> None:
-        for waiter in self.table.waiters.values():
-            if waiter.boarded == resident.id:
-                waiter.boarded = 0
-
-    def _book_failure(self, model: Model, error: RouterError) -> None:
-        """Remember it, so that the next requests do not try again at once, and tell those who wait."""
-        self._say.load_failed(model.name, error)
-        self.table.failures.note(model, error.message, self._loop.time())
-        self._fail_waiters(model, error)
-
-    def _fail_waiters(self, model: Model, error: RouterError) -> None:
-        for waiter in self.table.waiting_for(model.name):
-            self._answer(waiter, error)
 
     # The end
 
@@ -714,13 +509,6 @@ class Reconciler:
                 await self._idle.wait()
         except TimeoutError:
             log.info("Some answers did not end within the grace and are ended now.")
-
-
-def _as_router_error(model: str, error: Exception) -> RouterError:
-    if isinstance(error, RouterError):
-        return error
-    log.error("Loading %s failed", model, exc_info=error)
-    return LoadFailed(f"{model} failed to load: {type(error).__name__}: {error}")
 
 
 def _undecided(cause: str) -> RouterError:

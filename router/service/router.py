@@ -15,7 +15,7 @@ from msgspec import structs
 from router.catalog.catalog import Catalog
 from router.catalog.demo import DEMO, fetch_demo
 from router.catalog.model import Model
-from router.catalog.options import as_mapping
+from router.catalog.options import NO_OPTIONS, LoadOptions, as_mapping
 from router.catalog.options_file import OptionsFile
 from router.catalog.places import stores
 from router.devices import machine
@@ -40,6 +40,7 @@ from router.residency.capacity import Capacity
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.service import notices
+from router.service.context import wider
 from router.service.deciding import Deciding
 from router.service.downloads import Downloads
 from router.service.engines import Engines, make_engines
@@ -519,9 +520,17 @@ class Router:
         return tuple(sorted(listed, key=lambda item: item.name))
 
     async def acquire(
-        self, model: str, *, policy: str | None = None, body_bytes: int = 0, keep_alive_s: float | None = None
+        self,
+        model: str,
+        *,
+        policy: str | None = None,
+        body_bytes: int = 0,
+        keep_alive_s: float | None = None,
+        context: int = 0,
     ) -> Lease:
         """Wait until the model is loaded and a slot is free.
+
+        A model with a smaller `context` is loaded again with that one, and one with a larger stays as it is.
 
         Raises:
             RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.
@@ -537,8 +546,22 @@ class Router:
                 hint="Put the model back, or edit the policy.",
             )
         return await self._residency.acquire(
-            found.name, policy=policy, body_bytes=body_bytes, keep_alive_s=keep_alive_s
+            found.name,
+            policy=policy,
+            body_bytes=body_bytes,
+            keep_alive_s=keep_alive_s,
+            options=await self._widened(found, context) if context else NO_OPTIONS,
         )
+
+    async def _widened(self, model: Model, context: int) -> LoadOptions:
+        """What a load needs for such a context. A model that is loaded with less is loaded again first."""
+        table = self._residency.table
+        loaded = next(iter(table.of_model(model.name)), None)
+        parallel = loaded.spec.parallel if loaded else model.options.parallel or self._store.settings.parallel
+        options = wider(model, context, self._deciding.window(model.name), parallel)
+        if loaded is not None and options is not NO_OPTIONS and not table.paused:
+            await self._residency.load(model.name, options)
+        return options
 
     # Telling
 

@@ -65,9 +65,17 @@ class RouterApi(Protocol):
         """All models that can be loaded and all enabled policies, by name."""
 
     async def acquire(
-        self, model: str, *, policy: str | None = None, body_bytes: int = 0, keep_alive_s: float | None = None
+        self,
+        model: str,
+        *,
+        policy: str | None = None,
+        body_bytes: int = 0,
+        keep_alive_s: float | None = None,
+        context: int = 0,
     ) -> Lease:
         """Wait until the model is loaded and a slot is free.
+
+        A model with a smaller `context` is loaded again with that one, and one with a larger stays as it is.
 
         Raises:
             RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.

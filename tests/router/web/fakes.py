@@ -267,11 +267,16 @@ class FakeApi:
         return (*self.models.values(), *self.policies.values())
 
     async def acquire(
-        self, model: str, *, policy: str | None = None, body_bytes: int = 0, keep_alive_s: float | None = None
+        self,
+        model: str,
+        *,
+        policy: str | None = None,
+        body_bytes: int = 0,
+        keep_alive_s: float | None = None,
+        context: int = 0,
     ) -> FakeLease:
-        self.asked.append(
-            {"model": model, "policy": policy, "body_bytes": body_bytes, "keep_alive_s": keep_alive_s}
-        )
+        asked = {"model": model, "policy": policy, "body_bytes": body_bytes, "keep_alive_s": keep_alive_s}
+        self.asked.append({**asked, **({"context": context} if context else {})})
         self.waiting.set()
         try:
             await self.gate.wait()
