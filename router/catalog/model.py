@@ -37,6 +37,10 @@ class Model(Struct, frozen=True):
         source: where it was found: a folder's name, `Hugging Face`, `LM Studio` or `Ollama`.
         mmproj: the file of the projector that belongs to it; "" for none.
         mmproj_bytes: bytes of the projector's tensors; 0 without one.
+        provider: who serves a remote model; "" for one that is here.
+        remote_id: the provider's own name for it.
+        remote_context: tokens, as the provider tells; 0 if it does not.
+        hops: how many servers away it is: 0 here, 1 at a provider, 2 at a provider of that one.
     """
 
     name: str
@@ -52,11 +56,20 @@ class Model(Struct, frozen=True):
     source: str = ""
     mmproj: str = ""
     mmproj_bytes: int = 0
+    provider: str = ""
+    remote_id: str = ""
+    remote_context: int = 0
+    hops: int = 0
 
     @property
     def context_length(self) -> int:
-        """The length the model was trained for, in tokens; 0 if unknown."""
-        return self.header.context_length if self.header else 0
+        """The length the model was trained for, or that its provider tells, in tokens; 0 if unknown."""
+        return self.header.context_length if self.header else self.remote_context
+
+    @property
+    def asked_as(self) -> str:
+        """The name under which whoever runs the model knows it."""
+        return self.remote_id or self.name
 
 
 def spelled(name: str) -> str:

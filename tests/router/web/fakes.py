@@ -133,9 +133,13 @@ class FakeWorker:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> FakeWorker:
-        self._server = await asyncio.start_server(self._serve, self.host, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self.listen()
         return self
+
+    async def listen(self) -> None:
+        """Take connections; again on the same port after `stop`."""
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -1,0 +1,1 @@
+"""Remote providers: OpenAI-compatible endpoints elsewhere whose models are used as if they were here."""

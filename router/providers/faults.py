@@ -1,0 +1,212 @@
+"""What a provider answered or failed at, as errors of ours: they name it, and never hold its key."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from router.errors import RouterError
+from router.fetch import describe, without_secrets
+from router.logs import HIDDEN
+from router.providers.store import Provider
+
+MAX_RETRY_S: Final = 3_600.0
+#: Passed on as they are: what is wrong is the request itself, and the provider says so better.
+REQUEST_FAULTS: Final = frozenset({400, 405, 406, 409, 410, 411, 413, 415, 416, 422, 431, 501})
+
+_TAG: Final = re.compile(r"<[^>]*>")
+
+
+class ProviderError(RouterError):
+    """A provider gave no answer: no byte of one was passed on, so another model may still answer."""
+
+    code = "provider_error"
+    status = 502
+
+
+class ProviderCut(RouterError):
+    """An answer of a provider broke off after it had begun."""
+
+    code = "provider_cut"
+    status = 502
+
+
+class ProviderLoop(ProviderError):
+    """The request came back to where it came from."""
+
+    code = "provider_loop"
+    status = 508
+
+
+def not_reached(provider: Provider, error: BaseException) -> ProviderError:
+    """No connection, or none that lasted until an answer began."""
+    return ProviderError(
+        f"The provider {provider.name} ({provider.url}) cannot be reached: {describe(error)}.",
+        code="provider_not_reached",
+        retry_after_s=1.0,
+    )
+
+
+def down(provider: Provider, problem: str, retry_after_s: float) -> ProviderError:
+    """It was found dead a moment ago."""
+    return ProviderError(
+        problem or f"The provider {provider.name} does not answer.",
+        code="provider_not_reached",
+        retry_after_s=max(1.0, retry_after_s),
+    )
+
+
+def cut(provider: Provider, error: BaseException) -> ProviderCut:
+    """The answer's end did not come."""
+    if isinstance(error, TimeoutError):
+        return ProviderCut(
+            f"The provider {provider.name} sent nothing for {provider.idle_s:g} s in the midst of its answer."
+        )
+    return ProviderCut(
+        f"The provider {provider.name} closed the connection before its answer was complete: "
+        f"{describe(error)}."
+    )
+
+
+def no_key(provider: Provider) -> ProviderError:
+    """Its key is kept where it cannot be had now."""
+    where = f"the variable {provider.variable}" if provider.variable else "the keyring"
+    return ProviderError(
+        f"The key of the provider {provider.name} cannot be had: {where} does not give it.",
+        code="provider_key_missing",
+        hint=_set_key(provider),
+    )
+
+
+def refused_key(provider: Provider, status: int, told: str) -> ProviderError:
+    """It wants a key, or another one."""
+    given = "takes no request without a key" if provider.key == "none" else "refused its key"
+    return ProviderError(
+        f"The provider {provider.name} {given} (status {status}).{_quoted(told)}",
+        code="provider_key_refused",
+        hint=_set_key(provider),
+    )
+
+
+def _set_key(provider: Provider) -> str:
+    return f"Set it with: lemon-tray provider add {provider.name} {provider.url}"
+
+
+def redirected(provider: Provider, location: str) -> ProviderError:
+    """It points elsewhere; the key goes nowhere else."""
+    return ProviderError(
+        f"The provider {provider.name} points to {without_secrets(location)[:200]}. Redirects are not "
+        "followed, so that its key reaches no other host.",
+        code="provider_redirects",
+        hint="If that is the right address, add the provider with it.",
+    )
+
+
+def wrong_kind(provider: Provider, kind: str, body: bytes) -> ProviderError:
+    """It answered with something else than JSON or events, such as a web page."""
+    shown = kind.partition(";")[0].strip()[:80] or "no content type"
+    return ProviderError(
+        f"The provider {provider.name} answered with {shown} where JSON was expected.{_quoted(_text(body))}",
+        code="provider_answer_wrong",
+        hint=f"Is {provider.url} its base URL? Most end in /v1.",
+    )
+
+
+def bad_list(provider: Provider, why: str) -> ProviderError:
+    """Its list of models cannot be used."""
+    return ProviderError(
+        f"The provider {provider.name} lists no models at {provider.url}/models: {why}.",
+        code="provider_answer_wrong",
+        hint="Is that its base URL? Most end in /v1. One that has no list: name its models with --model.",
+    )
+
+
+def of_status(
+    provider: Provider, status: int, headers: Mapping[str, str], body: bytes, secret: str
+) -> ProviderError | None:
+    """The error for a status of 300 or more; None for a fault of the request itself, which is passed on."""
+    told = told_in(body, secret)
+    if 300 <= status < 400:
+        return redirected(provider, headers.get("Location", "nowhere"))
+    if status in (401, 403, 407):
+        return refused_key(provider, status, told)
+    if status == 429 or (status == 503 and "Retry-After" in headers):
+        return ProviderError(
+            f"The provider {provider.name} wants fewer requests (status {status}).{_quoted(told)}",
+            code="provider_busy",
+            status=status,
+            retry_after_s=retry_after_s(headers.get("Retry-After", "")) or 1.0,
+        )
+    if status == 404:
+        return ProviderError(
+            f"The provider {provider.name} does not know the model, or the call (status 404).{_quoted(told)}",
+            code="provider_not_found",
+            status=404,
+        )
+    if status == 402:
+        return ProviderError(
+            f"The provider {provider.name} wants to be paid first (status 402).{_quoted(told)}",
+            code="provider_unpaid",
+        )
+    if status == 508:
+        return ProviderLoop(f"The provider {provider.name} leads back to this router.{_quoted(told)}")
+    if status >= 500 and status not in REQUEST_FAULTS:
+        return ProviderError(
+            f"The provider {provider.name} failed (status {status}).{_quoted(told)}",
+            code="provider_failed",
+        )
+    return None
+
+
+def told_in(body: bytes, secret: str) -> str:
+    """What an error's body says, in short, without the key."""
+    try:
+        answer: Any = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        answer = None
+    if isinstance(answer, dict):
+        error = answer.get("error", answer)
+        if isinstance(error, dict):
+            error = error.get("message") or error.get("detail") or ""
+        text = error if isinstance(error, str) else ""
+    else:
+        text = _text(body)
+    return text.replace(secret, HIDDEN) if secret else text
+
+
+def retry_after_s(text: str) -> float:
+    """Seconds that a `Retry-After` asks for, a number or a date, within an hour; 0 if it says nothing."""
+    text = text.strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+    if not math.isfinite(seconds):
+        return 0.0
+    return min(max(seconds, 0.0), MAX_RETRY_S)
+
+
+def _text(body: bytes) -> str:
+    """The words of a page or a plain text."""
+    return " ".join(_TAG.sub(" ", body[:4096].decode("utf-8", "replace")).split())
+
+
+def _quoted(told: str) -> str:
+    short = " ".join(told.split())[:300].rstrip(".")
+    return f" It says: {short}." if short else ""
+
+
+def itself(provider: Provider) -> ProviderLoop:
+    """The provider is the router that asks."""
+    return ProviderLoop(
+        f"{provider.url} is this router itself; it cannot be a provider of its own.", status=400
+    )
