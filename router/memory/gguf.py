@@ -11,8 +11,9 @@ import math
 import os
 import stat
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from router.errors import ConfigError
 
@@ -30,6 +31,8 @@ MAX_BLOCKS: Final = 4096
 MAX_DIMENSIONS: Final = 4
 #: Alignments beyond this are a sign of a damaged file; the format's default is 32.
 MAX_ALIGNMENT: Final = 1 << 20
+
+MAX_TEXT_BYTES: Final = 1 << 20
 
 _READ_BYTES: Final = 1 << 20
 #: Characters of a reason that are shown.
@@ -90,6 +93,8 @@ BLOCKS: Final = {
 
 Scalar = int | float | bool | str
 
+_T = TypeVar("_T")
+
 
 def padded(size: int, alignment: int) -> int:
     """The least multiple of `alignment` that holds `size`."""
@@ -103,6 +108,19 @@ def read_tables(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
         ConfigError: the file cannot be read or is not a sound GGUF file; the message names it and says why.
             Where the cause is an OSError, that is the exception's `__cause__`.
     """
+    return _opened(path, _parse)
+
+
+def read_values(path: Path) -> dict[str, Scalar]:
+    """All single values of the metadata, with its texts of up to 1 MiB each. Blocks: call it in a thread.
+
+    Raises:
+        ConfigError: as `read_tables`.
+    """
+    return _opened(path, lambda source: _metadata(source, _file_head(source)[1], MAX_TEXT_BYTES).scalars)
+
+
+def _opened(path: Path, parse: Callable[[_Source], _T]) -> _T:
     try:
         # Not blocking, so that a pipe without a writer is opened, found to be no file, and refused.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -112,7 +130,7 @@ def read_tables(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise Unsound("not a regular file")
-        return _parse(_Source(fd, status.st_size))
+        return parse(_Source(fd, status.st_size))
     except Unsound as error:
         raise fault(path, str(error)) from None
     except OSError as error:
@@ -176,14 +194,20 @@ class _Source:
         self.place += layout.size
         return layout.unpack_from(buffer, begin)
 
-    def text(self) -> str:
+    def text(self, most: int = MAX_NAME_BYTES) -> str:
         """A string that is wanted. The caller has a short one in mind."""
         (length,) = self.take(_LENGTH)
-        if length > MAX_NAME_BYTES:
+        if length > most:
             raise Unsound(f"it claims a name of {length} bytes")
         buffer, begin = self.ensure(length)
         self.place += length
         return buffer[begin : begin + length].decode("utf-8", "replace")
+
+    def next_length(self) -> int:
+        """The length of the string that comes next, in bytes. Does not move on."""
+        buffer, begin = self.ensure(_LENGTH.size)
+        length: int = _LENGTH.unpack_from(buffer, begin)[0]
+        return length
 
     def skip(self, count: int) -> None:
         if self.place + count > self.size:
@@ -263,11 +287,17 @@ class Metadata:
 
 def _parse(source: _Source) -> tuple[Metadata, dict[str, Tensor]]:
     tensor_count, key_count = _file_head(source)
-    metadata = Metadata()
-    for _ in range(key_count):
-        _read_value(source, metadata, source.text())
+    metadata = _metadata(source, key_count)
     alignment = metadata.integer("general.alignment", 32, MAX_ALIGNMENT)
     return metadata, _tensors(source, tensor_count, alignment)
+
+
+def _metadata(source: _Source, key_count: int, texts_of: int = 0) -> Metadata:
+    """The metadata; with `texts_of`, texts of up to so many bytes besides those that are always wanted."""
+    metadata = Metadata()
+    for _ in range(key_count):
+        _read_value(source, metadata, source.text(), texts_of)
+    return metadata
 
 
 def _file_head(source: _Source) -> tuple[int, int]:
@@ -294,7 +324,7 @@ def _file_head(source: _Source) -> tuple[int, int]:
 _WANTED_TEXTS: Final = frozenset({"general.architecture", "general.name", "general.type"})
 
 
-def _read_value(source: _Source, metadata: Metadata, key: str) -> None:
+def _read_value(source: _Source, metadata: Metadata, key: str, texts_of: int = 0) -> None:
     (kind,) = source.take(_KIND)
     scalar = _SCALARS.get(kind)
     if scalar is not None:
@@ -302,6 +332,8 @@ def _read_value(source: _Source, metadata: Metadata, key: str) -> None:
     elif kind == _STRING:
         if key in _WANTED_TEXTS:
             metadata.scalars[key] = source.text()
+        elif texts_of and source.next_length() <= texts_of:
+            metadata.scalars[key] = source.text(texts_of)
         else:
             source.skip_string()
     elif kind == _ARRAY:
