@@ -726,7 +726,7 @@ def missing_packagers(kinds: Sequence[str], find: Callable[[str], str | None] = 
     return [
         package
         for tool, (package, wanting) in PACKAGERS.items()
-        if (not wanting or wanting in kinds) and find(tool) is None
+        if (not wanting or {wanting, "all"} & set(kinds)) and find(tool) is None
     ]
 
 

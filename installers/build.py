@@ -8,21 +8,16 @@ what goes into it has changed. `--dry-run` prints each command and runs none.
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
-import importlib.metadata
-import json
 import lzma
 import os
 import platform
-import re
 import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import tarfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -30,31 +25,28 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import payload  # noqa: E402  # beside this file, which may be run from anywhere
+# Beside this file, which may be run from anywhere.
+import debian  # noqa: E402
+import manual  # noqa: E402
+import nsis  # noqa: E402
+from inventory import Contents, sbom, third_party  # noqa: E402
+from project import NAME, PUBLISHER, TITLE, VERSION, filled  # noqa: E402
 
 ROOT: Final = HERE.parent
-NAME: Final = "lemon-tray"
-TITLE: Final = "Lemon Tray"
-SUMMARY: Final = "Language models for all your apps on one endpoint"
-MAINTAINER: Final = "The Lemon Tray developers <lemon-tray@users.noreply.github.com>"
-HOMEPAGE: Final = "https://github.com/lemon-tray/lemon-tray"
-VERSION: Final = payload.version()
 
 #: What the payload is made of: it is built again when any of it changes.
 SOURCES: Final = ("lemon_tray", "router", "resources", "installers/lemon-tray.spec", "installers/start.py")
-SOURCES_BESIDES: Final = ("installers/payload.py", "requirements-package.lock", "pyproject.toml")
-
-#: Debian packages of what is not in the payload: the C library, and the side of drawing that is the system's.
-DEB_DEPENDS: Final = (
-    "ca-certificates",
-    "fonts-dejavu-core | fonts-freefont-ttf | fonts-noto-core | fontconfig",
-    "libc6 (>= {glibc})",
-    "libegl1",
-    "libgl1",
-    "libxcb1",
+SOURCES_BESIDES: Final = (
+    "installers/payload.py",
+    "installers/inventory.py",
+    "installers/project.py",
+    "requirements-package.lock",
+    "pyproject.toml",
 )
-DEB_RECOMMENDS: Final = ("default-dbus-session-bus | dbus-session-bus",)
-DEB_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+#: Where the payload keeps the list of what is inside.
+SBOM: Final = "sbom.cdx.json"
 
 
 class Failed(Exception):
@@ -129,8 +121,9 @@ class Builder:
         if self.dry:
             return
         (self.payload / "LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
-        (self.payload / "THIRD-PARTY.txt").write_text(third_party(), encoding="utf-8")
-        (self.payload / "sbom.cdx.json").write_text(sbom(), encoding="utf-8")
+        contents = Contents.taken(work / "lemon-tray")
+        (self.payload / "THIRD-PARTY.txt").write_text(third_party(contents), encoding="utf-8")
+        (self.payload / SBOM).write_text(sbom(contents), encoding="utf-8")
         stamp.write_text(wanted, encoding="utf-8")
 
     def make_icons(self, folder: Path) -> None:
@@ -180,7 +173,7 @@ class Builder:
             ),
             (
                 share / "man" / "man1" / f"{NAME}.1.gz",
-                gzip.compress(filled((HERE / "linux" / f"{NAME}.1").read_text("utf-8")).encode(), 9, mtime=0),
+                debian.packed(manual.page().encode()),
             ),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,11 +193,12 @@ class Builder:
     def deb(self) -> None:
         """A Debian package of the payload. Raises Failed."""
         self.make_payload()
-        architecture = DEB_ARCHITECTURES.get(platform.machine(), platform.machine())
-        target = self.out / f"{NAME}_{VERSION}_{architecture}.deb"
+        target = self.out / f"{NAME}_{VERSION}_{debian.architecture()}.deb"
         stage = self.fresh(self.build / "deb")
         if not self.dry:
-            self._fill_deb(stage, architecture)
+            debian.fill(stage, self.payload, source_date())
+            self._share(stage / "usr" / "share", NAME)
+            debian.describe(stage)
             self.out.mkdir(exist_ok=True)
         self.run(
             *("dpkg-deb", "--root-owner-group", *(("-Zgzip", "-z1") if self.fast else ("-Zxz", "-z6"))),
@@ -214,54 +208,6 @@ class Builder:
         if not self.dry:  # in one step: half a package must not be taken for one
             shutil.move(stage.with_suffix(".deb"), target)
         self.finished(target)
-
-    def _fill_deb(self, stage: Path, architecture: str) -> None:
-        library = stage / "usr" / "lib" / NAME
-        shutil.copytree(self.payload, library, symlinks=True)
-        for path in library.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                executable = path == library / NAME
-                path.chmod(0o755 if executable else 0o644)
-        (stage / "usr" / "bin").mkdir()
-        (stage / "usr" / "bin" / NAME).symlink_to(f"../lib/{NAME}/{NAME}")
-        self._share(stage / "usr" / "share", NAME)
-        documents = stage / "usr" / "share" / "doc" / NAME
-        documents.mkdir(parents=True)
-        (library / "LICENSE").unlink()
-        (documents / "copyright").write_text(
-            (HERE / "linux" / "deb" / "copyright").read_text(encoding="utf-8"), encoding="utf-8"
-        )
-        third = (library / "THIRD-PARTY.txt").read_bytes()
-        (library / "THIRD-PARTY.txt").unlink()
-        (documents / "THIRD-PARTY.txt.gz").write_bytes(gzip.compress(third, 9, mtime=0))
-        (documents / "changelog.gz").write_bytes(
-            gzip.compress(
-                f"{NAME} ({VERSION}) stable; urgency=medium\n\n"
-                f"  * See {HOMEPAGE}/blob/main/CHANGELOG.md\n\n"
-                f" -- {MAINTAINER}  {debian_date(source_date())}\n".encode(),
-                9,
-                mtime=0,
-            )
-        )
-        overrides = stage / "usr" / "share" / "lintian" / "overrides" / NAME
-        overrides.parent.mkdir(parents=True)
-        overrides.write_bytes((HERE / "linux" / "deb" / "lintian-overrides").read_bytes())
-        control = stage / "DEBIAN"
-        control.mkdir()
-        size = sum(path.lstat().st_size for path in stage.rglob("*") if path.is_file())
-        (control / "control").write_text(control_file(architecture, size // 1024), encoding="utf-8")
-        sums = [
-            f"{md5(path)}  {path.relative_to(stage)}\n"
-            for path in sorted((stage / "usr").rglob("*"))
-            if path.is_file() and not path.is_symlink()
-        ]
-        (control / "md5sums").write_text("".join(sums), encoding="utf-8")
-        for name in ("prerm", "postrm"):
-            script = control / name
-            script.write_bytes((HERE / "linux" / "deb" / name).read_bytes())
-            script.chmod(0o755)
-        for folder in (stage, *(path for path in stage.rglob("*") if path.is_dir())):
-            folder.chmod(0o755)
 
     def appdir(self) -> None:
         """What appimagetool makes an AppImage of; and the AppImage, where that tool is. Raises Failed."""
@@ -294,18 +240,36 @@ class Builder:
         self.finished(target)
 
     def nsis(self) -> None:
-        """The installer for Windows. Its script compiles on any system. Raises Failed."""
-        self.make_payload()
-        target = self.out / f"{NAME}-{VERSION}-windows-x64-setup.exe"
-        if not self.dry:
-            self.out.mkdir(exist_ok=True)
+        """The installer for Windows; elsewhere its script is compiled from a stand-in. Raises Failed."""
+        if sys.platform == "win32" or self._given is not None:
+            self.make_payload()
+            inside, out = self.payload, self.out
+        else:
+            print(
+                "The payload for Windows is built there: this compiles the script, to check it.", flush=True
+            )
+            inside = self.fresh(self.build / "stand-in")
+            out = self.build
+            if not self.dry:
+                nsis.stand_in(inside)
+        target = out / f"{NAME}-{VERSION}-windows-x64-setup.exe"
         listing = self.build / "files.nsh"
-        print(f"+ list {self.payload} in {listing}", flush=True)
+        print(f"+ list {inside} in {listing}", flush=True)
         if not self.dry:
+            out.mkdir(exist_ok=True)
             self.build.mkdir(exist_ok=True)
-            listing.write_text(nsis_listing(self.payload), encoding="utf-8")
+            try:
+                listing.write_text(nsis.listing(inside), encoding="utf-8")
+            except nsis.Unwritable as error:
+                raise Failed(str(error)) from error
         dash = "/" if sys.platform == "win32" else "-"
-        values = {"VERSION": VERSION, "PAYLOAD": self.payload, "FILES": listing, "OUTFILE": target}
+        values = {
+            "VERSION": VERSION,
+            "PUBLISHER": PUBLISHER,
+            "PAYLOAD": inside,
+            "FILES": listing,
+            "OUTFILE": target,
+        }
         if self.fast:
             values["FAST"] = "1"
         self.run(
@@ -317,6 +281,8 @@ class Builder:
 
     def dmg(self) -> None:
         """The disk image for macOS. Raises Failed."""
+        if sys.platform != "darwin" and not self.dry and self._given is None:
+            raise Failed("A disk image for macOS can be built on macOS only.")
         self.make_payload()
         bundle = self._given or self.build / "payload" / f"{TITLE}.app"
         target = self.out / f"{NAME}-{VERSION}-macos-{platform.machine()}.dmg"
@@ -330,7 +296,9 @@ class Builder:
         print(f"+ write {self.out / 'SHA256SUMS'}", flush=True)
         if self.dry:
             return
-        (self.out / f"{NAME}-{VERSION}-{sys.platform}.cdx.json").write_text(sbom(), encoding="utf-8")
+        self.make_payload()
+        inside = (self.payload / SBOM).read_bytes()
+        (self.out / f"{NAME}-{VERSION}-{sys.platform}-{platform.machine()}.cdx.json").write_bytes(inside)
         lines = [
             f"{digest(path)}  {path.name}\n"
             for path in sorted(self.out.iterdir())
@@ -339,43 +307,9 @@ class Builder:
         (self.out / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
 
 
-def nsis_listing(folder: Path) -> str:
-    """Two macros for the Windows installer: one installs each file of a folder, one removes each again."""
-    entries = sorted(folder.rglob("*"))
-    folders = [path for path in entries if path.is_dir() and not path.is_symlink()]
-    # A link to a file is that file once more: Windows has no links for everybody.
-    found = [path for path in entries if path.is_file()]
-    if any("$" in str(path.relative_to(folder)) or '"' in path.name for path in entries):
-        raise Failed("A file's name cannot be written in the installer's script.")
-
-    def place(path: Path) -> str:
-        inside = str(path.relative_to(folder)).replace("/", "\\")
-        return "$INSTDIR" if inside == "." else f"$INSTDIR\\{inside}"
-
-    size = sum(path.stat().st_size for path in found)
-    lines = [f"!define PAYLOAD_KIB {size // 1024}", "!macro INSTALL_PAYLOAD"]
-    for where in (folder, *folders):
-        lines.append(f'  SetOutPath "{place(where)}"')
-        lines += [f'  File "{path}"' for path in found if path.parent == where]
-    lines += ["!macroend", "!macro REMOVE_PAYLOAD"]
-    lines += [f'  Delete "{place(path)}"' for path in found]
-    lines += [f'  RMDir "{place(path)}"' for path in reversed(folders)]
-    return "\n".join([*lines, "!macroend", ""])
-
-
-def filled(text: str) -> str:
-    return text.replace("@VERSION@", VERSION)
-
-
 def digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def md5(path: Path) -> str:
-    """As dpkg keeps them, against damage on disk."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -401,12 +335,6 @@ def source_date() -> int:
     return int(done.stdout)
 
 
-def debian_date(seconds: int) -> str:
-    import email.utils
-
-    return email.utils.formatdate(seconds, localtime=False).replace("-0000", "+0000")
-
-
 def files(names: Iterable[str]) -> Iterator[Path]:
     for name in names:
         path = ROOT / name
@@ -426,132 +354,6 @@ def fingerprint() -> str:
     return total.hexdigest()
 
 
-def glibc() -> str:
-    """The oldest C library that the payload runs on: the one it is built on."""
-    return platform.libc_ver()[1] or "2.35"
-
-
-def control_file(architecture: str, kibibytes: int) -> str:
-    depends = ", ".join(part.format(glibc=glibc()) for part in DEB_DEPENDS)
-    return (
-        f"Package: {NAME}\n"
-        f"Version: {VERSION}\n"
-        f"Architecture: {architecture}\n"
-        f"Maintainer: {MAINTAINER}\n"
-        f"Installed-Size: {kibibytes}\n"
-        f"Depends: {depends}\n"
-        f"Recommends: {', '.join(DEB_RECOMMENDS)}\n"
-        "Section: net\n"
-        "Priority: optional\n"
-        f"Homepage: {HOMEPAGE}\n"
-        "Description: tray app and local router that runs language models\n"
-        " Lemon Tray runs language models on your own machine and gives all your apps\n"
-        " one OpenAI-compatible endpoint for them. It loads models when they are asked\n"
-        " for, unloads idle ones to make room, and shows all of it in a tray icon with\n"
-        " a panel. The same router runs without a screen as 'lemon-tray serve'.\n"
-        " .\n"
-        " The engine, llama.cpp, and Qt are inside.\n"
-    )
-
-
-# What is inside
-
-
-def locked() -> list[str]:
-    """The names in the lock file of what runs, without those that only build."""
-    found = re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
-    return [
-        name
-        for name in found
-        if name not in ("editables", "hatchling", "pathspec", "pluggy", "trove-classifiers")
-    ]
-
-
-def distributions() -> list[importlib.metadata.Distribution]:
-    """What is locked and installed: some of it is for other systems only."""
-    found = []
-    for name in locked():
-        try:
-            found.append(importlib.metadata.distribution(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def licence(one: importlib.metadata.Distribution) -> str:
-    """In short, as its own metadata has it."""
-    metadata = one.metadata.json
-    if metadata.get("license_expression"):
-        return str(metadata["license_expression"])
-    classes = [
-        line.rsplit(" :: ", 1)[-1]
-        for line in one.metadata.get_all("Classifier") or []
-        if line.startswith("License ::")
-    ]
-    short = str(metadata.get("license") or "").split("\n")[0]
-    return "; ".join(classes) or short or "see its licence below"
-
-
-def third_party() -> str:
-    """The licences of all packages inside, as they come with them."""
-    parts = [
-        f"{TITLE} {VERSION} contains the packages below, and Python {platform.python_version()} "
-        "(PSF-2.0, https://docs.python.org/3/license.html). Qt is used under the LGPL-3.0: its libraries are "
-        "separate files in this folder, and you may replace them. Its source: https://download.qt.io/. "
-        "llama.cpp (MIT) is inside xllamacpp.\n"
-    ]
-    for one in distributions():
-        parts.append(f"\n{'=' * 78}\n{one.metadata['Name']} {one.version}: {licence(one)}\n{'=' * 78}\n")
-        for path in one.files or ():
-            if "licen" in str(path).lower() or path.name.upper().startswith(("COPYING", "NOTICE")):
-                where = Path(str(one.locate_file(path)))
-                if where.is_file() and ".dist-info" in str(path):
-                    parts.append(f"\n--- {path.name} ---\n{where.read_text('utf-8', 'replace').strip()}\n")
-    return "".join(parts)
-
-
-def sbom() -> str:
-    """What is inside, in CycloneDX's form."""
-    components: list[dict[str, object]] = [
-        {
-            "type": "library",
-            "bom-ref": f"pkg:pypi/{one.metadata['Name'].lower()}@{one.version}",
-            "name": one.metadata["Name"],
-            "version": one.version,
-            "purl": f"pkg:pypi/{one.metadata['Name'].lower()}@{one.version}",
-            "licenses": [{"license": {"name": licence(one)}}],
-        }
-        for one in distributions()
-    ]
-    components.append(
-        {
-            "type": "library",
-            "bom-ref": f"pkg:generic/python@{platform.python_version()}",
-            "name": "CPython",
-            "version": platform.python_version(),
-            "licenses": [{"license": {"id": "PSF-2.0"}}],
-        }
-    )
-    document = {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{HOMEPAGE}/{VERSION}/{sys.platform}')}",
-        "version": 1,
-        "metadata": {
-            "component": {
-                "type": "application",
-                "bom-ref": NAME,
-                "name": NAME,
-                "version": VERSION,
-                "licenses": [{"license": {"id": "Apache-2.0"}}],
-            }
-        },
-        "components": components,
-        "dependencies": [{"ref": NAME, "dependsOn": [each["bom-ref"] for each in components]}],
-    }
-    return json.dumps(document, indent=2) + "\n"
-
-
 KINDS: Final[dict[str, Callable[[Builder], None]]] = {
     "payload": Builder.make_payload,
     "tar": Builder.tar,
@@ -564,7 +366,7 @@ KINDS: Final[dict[str, Callable[[Builder], None]]] = {
 }
 #: What `all` means on each system.
 ALL: Final = {
-    "linux": ("tar", "wheel", "deb", "appdir", "sums"),
+    "linux": ("tar", "wheel", "deb", "appdir", "nsis", "sums"),
     "win32": ("nsis", "sums"),
     "darwin": ("dmg", "sums"),
 }

@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-BUNDLE_ID: Final = "io.github.lemon-tray"
+#: No domain of anybody's is claimed: the project has none. The login item of macOS has the same name.
+BUNDLE_ID: Final = "local.lemon-tray"
 
 # Imported by name only, so that nothing but these lines tells the builder.
 HIDDEN_IMPORTS: Final = [

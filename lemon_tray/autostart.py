@@ -13,7 +13,7 @@ from router.errors import RouterError
 
 NAME: Final = "Lemon Tray"
 FILE_ID: Final = "lemon-tray"
-LABEL: Final = "io.github.lemon-tray"
+LABEL: Final = "local.lemon-tray"
 RUN_KEY: Final = r"Software\Microsoft\Windows\CurrentVersion\Run"
 OPTION: Final = "--hidden"
 

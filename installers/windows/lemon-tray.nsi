@@ -1,17 +1,18 @@
 ; The installer for Windows: for one user, without an administrator. `python3 dev.py package nsis` compiles it.
 ;
-;   PAYLOAD  the folder to install
-;   FILES    an include that build.py writes from it: what to install and, file by file, what to remove again
-;   VERSION  such as 1.2.3
-;   OUTFILE  the installer to write
-;   FAST     if defined, compresses quickly instead of well
+;   PAYLOAD    the folder to install
+;   FILES      an include that build.py writes from it: what to install and, file by file, what to remove again
+;   VERSION    such as 1.2.3
+;   PUBLISHER  who makes it
+;   OUTFILE    the installer to write
+;   FAST       if defined, compresses quickly instead of well
 ;
 ; Silent: /S installs without starting at login; /S /LOGIN=1 with it; /D=DIR (last, unquoted) chooses the folder.
 ; uninstall.exe /S removes the program and keeps the user's data; with /DATA=1 it removes them too.
 
 Unicode true
-!ifndef PAYLOAD | FILES | VERSION | OUTFILE
-  !error "build.py defines PAYLOAD, FILES, VERSION and OUTFILE"
+!ifndef PAYLOAD | FILES | VERSION | PUBLISHER | OUTFILE
+  !error "build.py defines PAYLOAD, FILES, VERSION, PUBLISHER and OUTFILE"
 !endif
 
 !include "MUI2.nsh"
@@ -45,7 +46,7 @@ VIAddVersionKey "ProductName" "${NAME}"
 VIAddVersionKey "FileDescription" "${NAME} installer"
 VIAddVersionKey "FileVersion" "${VERSION}"
 VIAddVersionKey "ProductVersion" "${VERSION}"
-VIAddVersionKey "LegalCopyright" "The Lemon Tray developers, Apache-2.0"
+VIAddVersionKey "LegalCopyright" "${PUBLISHER}, Apache-2.0"
 
 !define MUI_ABORTWARNING
 !define MUI_FINISHPAGE_RUN "$INSTDIR\lemon-tray.exe"
@@ -58,35 +59,66 @@ VIAddVersionKey "LegalCopyright" "The Lemon Tray developers, Apache-2.0"
 !insertmacro MUI_UNPAGE_INSTFILES
 !insertmacro MUI_LANGUAGE "English"
 
-; Windows keeps the file of a running program from being renamed for writing: that tells whether it runs.
-; The app has no window that could be asked to close, so the user is asked to quit it; silently, it is ended.
+; Windows lets nobody write to the file of a program that runs: that tells whether it does. Sets $1 to 1 then.
+!macro IS_IN_USE FILE
+  ${If} ${FileExists} "${FILE}"
+    ClearErrors
+    FileOpen $0 "${FILE}" a
+    ${If} ${Errors}
+      StrCpy $1 1
+    ${Else}
+      FileClose $0
+    ${EndIf}
+  ${EndIf}
+!macroend
+
+; Ends the app and its workers before their files go: asks it to quit, which gives answers under way some
+; seconds, and waits. Only one that cannot be asked, such as a hung one, is ended by force, and only silently;
+; a user who looks on is asked to quit it.
 !macro WAIT_UNTIL_IT_HAS_ENDED un
+Function ${un}LookWhetherItRuns
+  StrCpy $1 0
+  !insertmacro IS_IN_USE "$INSTDIR\lemon-tray.exe"
+  !insertmacro IS_IN_USE "$INSTDIR\lemon-tray-cli.exe"
+FunctionEnd
+
 Function ${un}WaitUntilItHasEnded
-  again:
-  ${IfNot} ${FileExists} "$INSTDIR\lemon-tray.exe"
+  Call ${un}LookWhetherItRuns
+  ${If} $1 == 0
     Return
   ${EndIf}
-  ClearErrors
-  FileOpen $0 "$INSTDIR\lemon-tray.exe" a
-  ${IfNot} ${Errors}
-    FileClose $0
-    Return
+  ${IfNot} ${Silent}
+    MessageBox MB_OKCANCEL|MB_ICONINFORMATION "${NAME} is running. It will be quit now; answers under way get a few seconds to end." IDOK quit
+    Abort
   ${EndIf}
+  quit:
+  nsExec::Exec /TIMEOUT=40000 '"$INSTDIR\lemon-tray-cli.exe" stop'
+  Pop $0
+  ; The lock is given back a moment before the process is gone.
+  StrCpy $2 0
+  ${Do}
+    Call ${un}LookWhetherItRuns
+    ${If} $1 == 0
+      Return
+    ${EndIf}
+    Sleep 250
+    IntOp $2 $2 + 1
+  ${LoopUntil} $2 == 20
   ${If} ${Silent}
-    ReadEnvStr $1 "USERNAME"
-    nsExec::Exec 'taskkill /F /T /IM lemon-tray.exe /FI "USERNAME eq $1"'
+    ReadEnvStr $3 "USERNAME"
+    nsExec::Exec 'taskkill /F /T /IM lemon-tray.exe /FI "USERNAME eq $3"'
+    Pop $0
+    nsExec::Exec 'taskkill /F /T /IM lemon-tray-cli.exe /FI "USERNAME eq $3"'
     Pop $0
     Sleep 1000
-    ClearErrors
-    FileOpen $0 "$INSTDIR\lemon-tray.exe" a
-    ${If} ${Errors}
+    Call ${un}LookWhetherItRuns
+    ${If} $1 == 1
       SetErrorLevel 4
       Abort
     ${EndIf}
-    FileClose $0
     Return
   ${EndIf}
-  MessageBox MB_RETRYCANCEL|MB_ICONINFORMATION "${NAME} is running. Quit it from its icon in the tray, then choose Retry." /SD IDCANCEL IDRETRY again
+  MessageBox MB_RETRYCANCEL|MB_ICONEXCLAMATION "${NAME} has not ended. Quit it from its icon in the tray, then choose Retry." IDRETRY quit
   Abort
 FunctionEnd
 !macroend
@@ -99,7 +131,14 @@ Section "${NAME}" MAIN
   Call WaitUntilItHasEnded
   ; What the last version brought goes first, by its own list; settings and the choice about login stay.
   ${If} ${FileExists} "$INSTDIR\uninstall.exe"
+    ClearErrors
     ExecWait '"$INSTDIR\uninstall.exe" /S /UPGRADE=1 _?=$INSTDIR' $0
+    ; One that is damaged does not start: then the new files are written over the old.
+    ${IfNot} ${Errors}
+    ${AndIf} $0 <> 0
+      SetErrorLevel 4
+      Abort "The installed version could not be removed."
+    ${EndIf}
     Delete "$INSTDIR\uninstall.exe"
   ${EndIf}
 
@@ -111,7 +150,7 @@ Section "${NAME}" MAIN
   WriteRegStr HKCU "${UNINSTALL_KEY}" "DisplayName" "${NAME}"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "DisplayVersion" "${VERSION}"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "DisplayIcon" "$INSTDIR\lemon-tray.exe"
-  WriteRegStr HKCU "${UNINSTALL_KEY}" "Publisher" "The Lemon Tray developers"
+  WriteRegStr HKCU "${UNINSTALL_KEY}" "Publisher" "${PUBLISHER}"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "InstallLocation" "$INSTDIR"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "UninstallString" '"$INSTDIR\uninstall.exe"'
   WriteRegStr HKCU "${UNINSTALL_KEY}" "QuietUninstallString" '"$INSTDIR\uninstall.exe" /S'
@@ -164,4 +203,5 @@ Section "Uninstall"
   ${EndIf}
   data:
   RMDir /r "$LOCALAPPDATA\${ID}"
+  RMDir /r "$LOCALAPPDATA\Temp\${ID}"
 SectionEnd
