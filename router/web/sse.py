@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from router.web.relay import BadAnswer
+
 COMMENT: Final = b": keep-alive\n\n"
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
@@ -43,8 +45,8 @@ class Usage(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """How a stream ended. `final` is true after `[DONE]`, an error event or the last event of the Responses
-    or the Messages API, and where too little of the last event was kept to tell."""
+    """How a stream ended. `final` is true after `[DONE]`, an error event, the last event of the Responses or
+    the Messages API or of the engine's own form, and where too little of the last event was kept to tell."""
 
     final: bool
     usage: Usage
@@ -76,6 +78,8 @@ class _Answer(Struct, frozen=True):
     response: _Response | None = None
     type: str | None = None
     error: Raw | UnsetType = UNSET
+    # In the engine's own form, with which a stream of an infill ends.
+    stop: Raw | UnsetType = UNSET
 
 
 _decode_answer: Final = msgspec.json.Decoder(_Answer).decode
@@ -131,9 +135,64 @@ class Scanner:
                 final = False
                 continue
             failed = answer.error is not UNSET and bytes(answer.error) != b"null"
-            final = failed or answer.type in _FINAL_TYPES
+            stopped = answer.stop is not UNSET and bytes(answer.stop) == b"true"
+            final = failed or stopped or answer.type in _FINAL_TYPES
             usage = _usage(answer) or usage
         return Ending(final or (self._trimmed and not seen), usage or Usage())
+
+
+class Events:
+    """Takes a stream apart into the data of its events, as it comes. What is held back is bounded."""
+
+    __slots__ = ("_after_cr", "_data", "_limit", "_line", "_size")
+
+    def __init__(self, limit: int = 32 << 20) -> None:
+        self._limit = limit
+        self._line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that a fragment completes.
+
+        Raises:
+            BadAnswer: one event is too large.
+        """
+        if self._after_cr and data[:1] == b"\n":
+            data = data[1:]
+        if data:
+            self._after_cr = data[-1:] == b"\r"
+        *lines, rest = _LINE_END.split(data)
+        events: list[bytes] = []
+        for line in lines:
+            if self._take(line):
+                continue
+            events += self.flush()
+        if rest:
+            self._line.append(rest)
+            self._grow(len(rest))
+        return events
+
+    def flush(self) -> list[bytes]:
+        """The data of the event under way, if there is any: the stream may end without an empty line."""
+        self._take(b"")
+        data, self._data, self._size = self._data, [], 0
+        return [b"\n".join(data)] if data else []
+
+    def _take(self, end: bytes) -> bool:
+        """Take a line, of which this is the end; whether there is anything in it."""
+        line = b"".join([*self._line, end]) if self._line else end
+        self._line = []
+        if line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+            self._grow(len(end))
+        return bool(line)
+
+    def _grow(self, more: int) -> None:
+        self._size += more
+        if self._size > self._limit:
+            raise BadAnswer("One event of the worker's stream is too large.")
 
 
 class FirstEvent:
