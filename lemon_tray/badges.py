@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.buttons import Button
 from lemon_tray.paint import draw_glyph, focus_ring
+from lemon_tray.placing import flipped, mirrored, worded
 from lemon_tray.present_settings import LIVE, NEXT_LOAD, RESTART
 from lemon_tray.theme import Look, Role
 from lemon_tray.words import translate
@@ -31,7 +32,8 @@ def _width(look: Look, text: str) -> int:
     return look.metrics(Role.SMALL).horizontalAdvance(text) + look.px(8 + 12 + 6 + 10)
 
 
-def _paint(painter: QPainter, look: Look, area: QRectF, kind: str, text: str) -> None:
+def _paint(painter: QPainter, widget: QWidget, look: Look, kind: str, text: str) -> None:
+    area = QRectF(widget.rect())
     glyph, state = _STYLE[kind]
     px = look.px
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -39,10 +41,11 @@ def _paint(painter: QPainter, look: Look, area: QRectF, kind: str, text: str) ->
     painter.setBrush(look.colour(f"{state}.ground"))
     painter.drawRoundedRect(area, area.height() / 2, area.height() / 2)
     ink = look.colour(f"{state}.ink")
-    draw_glyph(painter, glyph, QPointF(area.left() + px(14), area.center().y()), px(12), ink)
+    draw_glyph(painter, glyph, QPointF(flipped(widget, px(14)), area.center().y()), px(12), ink)
     painter.setPen(ink)
     painter.setFont(look.font(Role.SMALL))
-    painter.drawText(area.adjusted(px(26), 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), text)
+    room = mirrored(widget, area.adjusted(px(26), 0, 0, 0))
+    painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter), worded(widget, text))
 
 
 class Badge(QWidget):
@@ -60,7 +63,7 @@ class Badge(QWidget):
         self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        _paint(QPainter(self), self.look, QRectF(self.rect()), self.kind, badge_text(self.kind))
+        _paint(QPainter(self), self, self.look, self.kind, badge_text(self.kind))
 
 
 class BadgeFilter(Button):
@@ -89,7 +92,7 @@ class BadgeFilter(Button):
     def paintEvent(self, event: QPaintEvent) -> None:
         look, painter = self.look, QPainter(self)
         area = QRectF(self.rect())
-        _paint(painter, look, area, self.kind, self.text())
+        _paint(painter, self, look, self.kind, self.text())
         if self.isChecked():
             state = _STYLE[self.kind][1]
             painter.setPen(QPen(look.colour(f"{state}.ink"), 1.5))

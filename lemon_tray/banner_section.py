@@ -12,6 +12,7 @@ from lemon_tray.buttons import Button, LinkButton
 from lemon_tray.labels import Run, Text
 from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, put
 from lemon_tray.section import Section
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Banner, BannerKind, Kind, Option
@@ -126,20 +127,20 @@ class BannerSection(Section):
         width = self.content - px(24)
         y = px(12)
         more = self.more.natural_width() + px(4) if self.banner.more else 0
-        self.more.setGeometry(x + width - more, y, more, px(20))
+        put(self.more, x + width - more, y, more, px(20))
         y += self.title.place(x + px(24), y, width - px(24) - more) + px(2)
         y += self.text.place(x, y, width)
         if self.banner.progress is not None:
             y += px(8)
             beside = max(px(72), self.progress_text.natural_width() + 1)
-            self.progress.setGeometry(x, y + px(4), width - beside - px(8), px(8))
+            put(self.progress, x, y + px(4), width - beside - px(8), px(8))
             self.progress_text.place(x + width - beside, y, beside)
             y += px(16)
         shown = self.rows[: len(self.banner.options)]
         button = max([px(140), *(row.button.natural_width() for row in shown)])
         for index, row in enumerate(shown):
             y += px(8) if index else px(10)
-            row.button.setGeometry(x, y, button, px(36))
+            put(row.button, x, y, button, px(36))
             left, room = x + button + px(12), width - button - px(12)
             both = bool(row.key.text()) and bool(row.effect.text())
             row.key.place(left, y + (px(2) if both else px(10)), room)
@@ -163,6 +164,6 @@ class BannerSection(Section):
         painter.setPen(QPen(look.colour(line), 1))
         painter.setBrush(look.colour(ground))
         painter.drawRoundedRect(box, px(8), px(8))
-        centre = QPointF(self.inset + px(12) + px(8), px(22))
+        centre = QPointF(flipped(self, self.inset + px(12) + px(8)), px(22))
         draw_glyph(painter, BANNER_GLYPHS[self.banner.kind], centre, px(16), look.colour(ink))
         self.painted.emit(self.banner.id)

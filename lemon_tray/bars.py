@@ -17,6 +17,7 @@ from PySide6.QtGui import (
     QPainterPath,
     QPaintEvent,
     QPen,
+    QPixmap,
 )
 from PySide6.QtWidgets import QToolTip, QWidget
 
@@ -24,6 +25,7 @@ from lemon_tray.buttons import by_keyboard
 from lemon_tray.labels import Run, Text
 from lemon_tray.motion import Motion
 from lemon_tray.paint import fill_claim, fill_model, focus_ring, rounded
+from lemon_tray.placing import flipped, forward, mirrored, put, worded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Bar, Segment, SegmentKind
 
@@ -96,6 +98,8 @@ class MemoryBar(QWidget):
         self._bar: Bar | None = None
         self._stops: list[_Stop] = []
         self._current = 0
+        self._empty: tuple[tuple[object, ...], QPixmap] | None = None
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # a move paints nothing but this
         self._from: dict[str, tuple[float, float, float]] = {}
         self._to: dict[str, tuple[float, float, float]] = {}
         self._phase = Motion(self, 1.0)
@@ -114,7 +118,8 @@ class MemoryBar(QWidget):
         duration = self.look.duration(160) if same_device else 0
         self.setAccessibleName(bar.accessible)
         self._place_stops()
-        self._phase.go(1.0, duration, start=0.0)
+        way = self._way()
+        self._phase.go(1.0, duration if way else 0, start=0.0, reach=way)
         self.update()
 
     def restyle(self) -> None:
@@ -123,6 +128,14 @@ class MemoryBar(QWidget):
             self._from = dict(self._to)
             self._place_stops()
         self.update()
+
+    def _way(self) -> float:
+        """How far what moves most has to go, in px."""
+        way = 0.0
+        for key, (x, w, arrived) in self._to.items():
+            old_x, old_w, old_arrived = self._from[key]
+            way = max(way, abs(x - old_x), abs(w - old_w), abs(arrived - old_arrived) * w)
+        return way
 
     def _goals(self, bar: Bar) -> dict[str, tuple[float, float, float]]:
         if bar.total is None:
@@ -173,8 +186,11 @@ class MemoryBar(QWidget):
             self._stops.append(_Stop(self, len(self._stops)))
         self._current = min(self._current, max(0, len(wanted) - 1))
         for stop, (area, name, tip) in zip(self._stops, wanted, strict=False):
-            stop.setGeometry(area.toAlignedRect())
-            stop.setAccessibleName(name)
+            place = mirrored(self, area).toAlignedRect()
+            if place != stop.geometry():
+                stop.setGeometry(place)
+            if name != stop.accessibleName():
+                stop.setAccessibleName(name)
             stop.tip = tip
             stop.show()
         for stop in self._stops[len(wanted) :]:
@@ -184,8 +200,9 @@ class MemoryBar(QWidget):
     def _roving(self) -> None:
         """One stop of the bar is in the tab order; arrow keys reach the others."""
         for stop in self._stops:
-            here = stop.index == self._current
-            stop.setFocusPolicy(Qt.FocusPolicy.TabFocus if here else Qt.FocusPolicy.NoFocus)
+            policy = Qt.FocusPolicy.TabFocus if stop.index == self._current else Qt.FocusPolicy.NoFocus
+            if policy != stop.focusPolicy():
+                stop.setFocusPolicy(policy)
 
     def shown_stops(self) -> list[_Stop]:
         return [s for s in self._stops if not s.isHidden()]
@@ -208,7 +225,7 @@ class MemoryBar(QWidget):
             Qt.Key.Key_Right: stop.index + 1,
             Qt.Key.Key_Home: 0,
             Qt.Key.Key_End: len(stops) - 1,
-        }.get(Qt.Key(event.key()))
+        }.get(Qt.Key(forward(self, event.key())))
         if target is None:
             event.ignore()
             return
@@ -227,12 +244,10 @@ class MemoryBar(QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         trough, radius = self._trough(), look.px(4)
         if bar.total is None:
+            painter.fillRect(self.rect(), look.colour("bg"))
             self._paint_unknown(painter, bar, trough, radius)
             return
-        outline = rounded(trough.adjusted(0.5, 0.5, -0.5, -0.5), radius)
-        painter.fillPath(outline, look.colour("track"))
-        painter.setPen(QPen(look.colour("edge"), 1))
-        painter.drawPath(outline)
+        painter.drawPixmap(0, 0, self._ground(trough, radius))
         clip = rounded(trough, radius)
         for segment in bar.segments:
             if segment.kind is not SegmentKind.FREE:
@@ -244,6 +259,24 @@ class MemoryBar(QWidget):
             ring = QRectF(focused.geometry()).adjusted(-2, -2, 2, 2).intersected(QRectF(self.rect()))
             focus_ring(painter, look, ring, look.px(5))
 
+    def _ground(self, trough: QRectF, radius: float) -> QPixmap:
+        """The empty bar; it is drawn once, for it lies below every move."""
+        look, ratio = self.look, self.devicePixelRatioF()
+        key = (self.width(), self.height(), trough.height(), ratio, look.tokens)
+        if self._empty is None or self._empty[0] != key:
+            pixmap = QPixmap(round(self.width() * ratio), round(self.height() * ratio))
+            pixmap.setDevicePixelRatio(ratio)
+            pixmap.fill(look.colour("bg"))
+            painter = QPainter(pixmap)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            outline = rounded(trough.adjusted(0.5, 0.5, -0.5, -0.5), radius)
+            painter.fillPath(outline, look.colour("track"))
+            painter.setPen(QPen(look.colour("edge"), 1))
+            painter.drawPath(outline)
+            painter.end()
+            self._empty = key, pixmap
+        return self._empty[1]
+
     def _paint_segment(self, painter: QPainter, segment: Segment, trough: QRectF, clip: QPainterPath) -> None:
         look = self.look
         x, w, arrived = self._at(segment.key)
@@ -252,13 +285,15 @@ class MemoryBar(QWidget):
             return
         painter.save()
         painter.setClipPath(clip)
-        painter.fillRect(QRectF(x, trough.top() - 1, w, trough.height() + 2), look.colour("bg"))
+        whole = mirrored(self, QRectF(x, trough.top() - 1, w, trough.height() + 2))
+        painter.fillRect(whole, look.colour("bg"))
         shape = QPainterPath()
-        shape.addRect(QRectF(x, trough.top(), w - gap, trough.height()))
-        shape = shape.intersected(clip)
+        shape.addRect(mirrored(self, QRectF(x, trough.top(), w - gap, trough.height())))
+        if x < look.px(4) or x + w > trough.width() - look.px(4):
+            shape = shape.intersected(clip)  # the ends are round
         match segment.kind:
             case SegmentKind.MODEL:
-                fill_model(painter, look, shape, segment.number, arrived)
+                fill_model(painter, look, shape, segment.number, arrived, mirror=self.isRightToLeft())
             case SegmentKind.MORE:
                 painter.fillPath(shape, look.colour("ink"))
             case SegmentKind.CLAIM:
@@ -269,8 +304,11 @@ class MemoryBar(QWidget):
 
     def _paint_tick(self, painter: QPainter) -> None:
         x = self._tick_x()
-        painter.fillRect(QRectF(x - 1, 0, 4, self.height()), self.look.colour("bg"))
-        painter.fillRect(QRectF(x, 0, 2, self.height()), self.look.colour("ink"))
+        for area, colour in (
+            (QRectF(x - 1, 0, 4, self.height()), "bg"),
+            (QRectF(x, 0, 2, self.height()), "ink"),
+        ):
+            painter.fillRect(mirrored(self, area), self.look.colour(colour))
 
     def _paint_unknown(self, painter: QPainter, bar: Bar, trough: QRectF, radius: float) -> None:
         look = self.look
@@ -282,7 +320,7 @@ class MemoryBar(QWidget):
         painter.setFont(look.font(Role.SMALL))
         room = int(trough.width()) - look.px(16)
         text = look.metrics(Role.SMALL).elidedText(bar.reason, Qt.TextElideMode.ElideRight, room)
-        painter.drawText(trough, int(Qt.AlignmentFlag.AlignCenter), text)
+        painter.drawText(trough, int(Qt.AlignmentFlag.AlignCenter), worded(self, text))
 
 
 class Legend(QWidget):
@@ -330,13 +368,13 @@ class Legend(QWidget):
         look, px = self.look, self.look.px
         metrics = look.metrics(Role.SMALL)
         side = px(12)
-        swatch = QRectF(cell.left(), cell.center().y() - side / 2, side, side)
+        swatch = mirrored(self, QRectF(cell.left(), cell.center().y() - side / 2, side, side))
         paint_swatch(painter, look, swatch, segment)
         painter.setFont(look.font(Role.SMALL))
         baseline = cell.top() + (cell.height() - metrics.height()) / 2 + metrics.ascent()
         number = metrics.horizontalAdvance(segment.value)
         painter.setPen(look.colour("ink"))
-        painter.drawText(QPointF(cell.right() - number, baseline), segment.value)
+        painter.drawText(QPointF(flipped(self, cell.right() - number, number), baseline), segment.value)
         x = cell.left() + px(20)
         note = segment.note
         note_width = metrics.horizontalAdvance(note) + px(8) if note else 0
@@ -346,15 +384,17 @@ class Legend(QWidget):
         label = metrics.elidedText(segment.label, Qt.TextElideMode.ElideMiddle, room)
         if label != segment.label:
             self.cut[index] = segment.label
-        painter.drawText(QPointF(x, baseline), label)
+        width = metrics.horizontalAdvance(label)
+        painter.drawText(QPointF(flipped(self, x, width), baseline), worded(self, label))
         if note:
             painter.setPen(look.colour("ink2"))
-            painter.drawText(QPointF(x + metrics.horizontalAdvance(label) + px(8), baseline), note)
+            beside = flipped(self, x + width + px(8), note_width - px(8))
+            painter.drawText(QPointF(beside, baseline), worded(self, note))
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             for index, cell in enumerate(self.cells()):
-                if index in self.cut and cell.contains(QPointF(event.pos())):
+                if index in self.cut and mirrored(self, cell).contains(QPointF(event.pos())):
                     QToolTip.showText(event.globalPos(), self.cut[index], self)
                     return True
             return False
@@ -440,6 +480,8 @@ class DeviceBlock(QWidget):
     def _arrange(self) -> None:
         px = self.look.px
         width = px(CONTENT)
+        if self.width() != width:
+            self.setFixedWidth(width)  # parts are placed from either edge
         numbers = self._numbers.natural_width()
         self._numbers.place(width - numbers, 0, numbers)
         label = min(self._label.natural_width(), width // 4)
@@ -447,13 +489,13 @@ class DeviceBlock(QWidget):
         self._title.place(0, 0, title)
         self._label.place(title + px(8), px(2), label)
         y = px(20)
-        self.bar.setGeometry(0, y, width, px(28))
+        put(self.bar, 0, y, width, px(28))
         y += px(28)
         rows = self.legend.rows()
         self.legend.setVisible(rows > 0)
         if rows:
             y += px(2)
-            self.legend.setGeometry(0, y, width, rows * px(20))
+            put(self.legend, 0, y, width, rows * px(20))
             y += rows * px(20)
         if not self.note.isHidden():
             y += px(2)
@@ -508,4 +550,4 @@ class Tip(QWidget):
             painter.setFont(look.font(Role.SMALL_BOLD if bold else Role.SMALL))
             area = QRectF(px(12), px(8) + index * px(16), self.width() - px(24), px(16))
             text = self._metrics(index).elidedText(line, Qt.TextElideMode.ElideMiddle, int(area.width()) + 1)
-            painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), text)
+            painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), worded(self, text))

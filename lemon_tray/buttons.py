@@ -9,6 +9,7 @@ from PySide6.QtGui import QEnterEvent, QFocusEvent, QKeyEvent, QPainter, QPaintE
 from PySide6.QtWidgets import QAbstractButton, QWidget
 
 from lemon_tray.paint import draw_glyph, focus_ring
+from lemon_tray.placing import flipped, mirrored, worded
 from lemon_tray.theme import Look, Role
 
 _KEYBOARD: Final = (
@@ -38,11 +39,20 @@ class Button(QAbstractButton):
         self.setCursor(Qt.CursorShape.ArrowCursor)
 
     def show_as(self, label: str, *, primary: bool = False, glyph: str = "", accessible: str = "") -> None:
-        if (label, primary, glyph) != (self.text(), self._primary, self._glyph):
-            self.setText(label.replace("&", "&&"))
+        if (label, primary, glyph) != (self.label, self._primary, self._glyph):
+            self.show_label(label)
             self._primary, self._glyph = primary, glyph
             self.update()
         self.setAccessibleName(accessible or label)
+
+    @property
+    def label(self) -> str:
+        """The words on the button, as they are read."""
+        return self.text().replace("&&", "&")
+
+    def show_label(self, label: str) -> None:
+        """Put these words on the button; an `&` among them marks no letter."""
+        self.setText(label.replace("&", "&&"))
 
     def restyle(self) -> None:
         self.update()
@@ -52,7 +62,7 @@ class Button(QAbstractButton):
         px = self.look.px
         role = Role.NAME if self._primary else self._role
         glyph = px(24) if self._glyph else 0
-        return self.look.metrics(role).horizontalAdvance(self.text().replace("&&", "&")) + glyph + px(24)
+        return self.look.metrics(role).horizontalAdvance(self.label) + glyph + px(24)
 
     def sizeHint(self) -> QSize:
         return QSize(self.natural_width(), self.look.px(32))
@@ -107,16 +117,15 @@ class Button(QAbstractButton):
         role = Role.NAME if self._primary else self._role
         painter.setFont(look.font(role))
         painter.setPen(ink)
-        text = self.text().replace("&&", "&")
+        text = self.label
         width = look.metrics(role).horizontalAdvance(text)
         glyph = look.px(16) + look.px(8) if self._glyph else 0
         x = (self.width() - width - glyph) / 2
         if self._glyph:
-            centre = QPointF(x + look.px(8), self.height() / 2)
+            centre = QPointF(flipped(self, x + look.px(8)), self.height() / 2)
             draw_glyph(painter, self._glyph, centre, look.px(16), ink)
-        painter.drawText(
-            QRectF(x + glyph, 0, width + 4, self.height()), int(Qt.AlignmentFlag.AlignVCenter), text
-        )
+        area = mirrored(self, QRectF(x + glyph, 0, width + 4, self.height()))
+        painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), worded(self, text))
 
 
 class IconButton(Button):
@@ -159,20 +168,21 @@ class LinkButton(Button):
     """A word and a chevron, in the colour of headings."""
 
     def natural_width(self) -> int:
-        return self.look.metrics(Role.SMALL).horizontalAdvance(self.text()) + self.look.px(14)
+        return self.look.metrics(Role.SMALL).horizontalAdvance(self.label) + self.look.px(14)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         look, painter = self.look, QPainter(self)
         painter.setFont(look.font(Role.SMALL))
         ink = look.colour("ink" if self.underMouse() and self.isEnabled() else "ink2")
         painter.setPen(ink)
-        width = look.metrics(Role.SMALL).horizontalAdvance(self.text())
-        painter.drawText(
-            QRectF(self.width() - look.px(14) - width, 0, width + 4, self.height()),
-            int(Qt.AlignmentFlag.AlignVCenter),
-            self.text(),
-        )
-        glyph = "chevron-down" if self.isChecked() else "chevron-right"
-        draw_glyph(painter, glyph, QPointF(self.width() - look.px(4), self.height() / 2), look.px(14), ink)
+        width = look.metrics(Role.SMALL).horizontalAdvance(self.label)
+        area = mirrored(self, QRectF(self.width() - look.px(14) - width - 4, 0, width + 4, self.height()))
+        flags = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
+        painter.drawText(area, flags, worded(self, self.label))
+        glyph = "chevron-down"
+        if not self.isChecked():
+            glyph = "chevron-left" if self.isRightToLeft() else "chevron-right"
+        centre = QPointF(flipped(self, self.width() - look.px(4)), self.height() / 2)
+        draw_glyph(painter, glyph, centre, look.px(14), ink)
         if self.has_ring:
             focus_ring(painter, look, QRectF(self.rect()), look.px(4))

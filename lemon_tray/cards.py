@@ -76,6 +76,7 @@ class Column(Stack):
     def arrange(self) -> None:
         y = 0
         for card in self.cards:
+            card.resize(self.width(), card.height())  # parts are placed from either edge
             height = card.arrange(self.width())
             card.setGeometry(0, y, self.width(), height)
             y += height

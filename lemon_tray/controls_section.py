@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.edits import Edits
 from lemon_tray.labels import Run, Text
+from lemon_tray.placing import put
 from lemon_tray.section import Section
 from lemon_tray.switches import Stepper, Switch, ToggleBox
 from lemon_tray.theme import Look, Role
@@ -98,15 +99,15 @@ class ControlsSection(Section):
             middle = y + px(20)
             match key:
                 case "llm_pool_autosize":
-                    self.autosize.move(right - self.autosize.width(), middle - self.autosize.height() // 2)
+                    put(self.autosize, right - self.autosize.width(), middle - self.autosize.height() // 2)
                 case "auto_evict":
-                    self.auto_evict.move(
-                        right - self.auto_evict.width(), middle - self.auto_evict.height() // 2
-                    )
+                    top = middle - self.auto_evict.height() // 2
+                    put(self.auto_evict, right - self.auto_evict.width(), top)
                 case _:
                     top = middle - self.stepper.height() // 2
-                    self.unlimited.move(right - self.unlimited.width(), top)
-                    self.stepper.move(self.unlimited.x() - px(8) - self.stepper.width(), top)
+                    left = right - self.unlimited.width()
+                    put(self.unlimited, left, top)
+                    put(self.stepper, left - px(8) - self.stepper.width(), top)
             y += px(40)
             if not refusal.isHidden():
                 y += refusal.place(x, y, self.content) + px(4)

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 from lemon_tray.bars import DeviceBlock
 from lemon_tray.labels import Text
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, put
 from lemon_tray.section import Section
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Bar
@@ -47,7 +48,7 @@ class DevicesSection(Section):
         px, y = self.look.px, 1
         for index, block in enumerate(self.shown()):
             y += px(12) if index == 0 else px(8) if block.legend.rows() == 0 else px(12)
-            block.move(self.inset, y)
+            put(block, self.inset, y)
             y += block.height()
         if not self.note.isHidden():
             y += px(6)
@@ -58,5 +59,5 @@ class DevicesSection(Section):
         super().paintEvent(event)
         if not self.note.isHidden():
             px = self.look.px
-            centre = QPointF(self.inset + px(7), self.note.y() + px(8))
+            centre = QPointF(flipped(self, self.inset + px(7)), self.note.y() + px(8))
             draw_glyph(QPainter(self), "info", centre, px(14), self.look.colour("ink2"))

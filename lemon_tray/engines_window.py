@@ -13,6 +13,7 @@ from lemon_tray.cards import Card, Column
 from lemon_tray.labels import Run, Text
 from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, put
 from lemon_tray.present_engines import EngineRow, present_engines
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
@@ -76,7 +77,7 @@ class EngineCard(Card):
         for button in reversed([b for b in self.buttons if not b.isHidden()]):
             wide = max(px(80), button.natural_width())
             right -= wide
-            button.setGeometry(right, y, wide, px(32))
+            put(button, right, y, wide, px(32))
             right -= px(8)
         room = right - px(8) - left
         state = min(self.state.natural_width() + 1, room // 2)
@@ -91,7 +92,7 @@ class EngineCard(Card):
         if not self.bar.isHidden():
             y += px(6)
             beside = self.done.natural_width() + 1
-            self.bar.setGeometry(left, y + px(4), room - beside - px(8), px(8))
+            put(self.bar, left, y + px(4), room - beside - px(8), px(8))
             self.done.place(left + room - beside, y, beside)
             y += px(16)
         return max(y, px(48)) + px(14)
@@ -107,7 +108,8 @@ class EngineCard(Card):
         elif any(o.command.kind in (Kind.GET_ENGINE, Kind.CANCEL_DOWNLOAD) for o in row.options):
             glyph, colour = "download", "ink2"
         px = self.look.px
-        draw_glyph(QPainter(self), glyph, QPointF(px(32), px(24)), px(16), self.look.colour(colour))
+        centre = QPointF(flipped(self, px(32)), px(24))
+        draw_glyph(QPainter(self), glyph, centre, px(16), self.look.colour(colour))
 
 
 class EnginesWindow(AppWindow):

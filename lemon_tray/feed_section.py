@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.buttons import LinkButton
 from lemon_tray.labels import Run, Text
+from lemon_tray.placing import put
 from lemon_tray.section import Section
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import FeedRow
@@ -64,7 +65,7 @@ class FeedSection(Section):
         y = 1 + px(12)
         self.heading.place(x, y, self.content - px(60))
         width = self.all.natural_width() + px(4)
-        self.all.setGeometry(x + self.content - width, y, width, px(20))
+        put(self.all, x + self.content - width, y, width, px(20))
         y += px(20) + px(4)
         if not self.note.isHidden():
             y += self.note.place(x, y, self.content) + px(4)

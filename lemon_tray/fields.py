@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
 from lemon_tray.buttons import Button, IconButton
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph, focus_ring
+from lemon_tray.placing import flipped, forward, mirrored, put, worded
 from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.words import translate
@@ -111,16 +112,16 @@ class Combo(QComboBox):
         painter.drawRoundedRect(area, px(6), px(6))
         if self.hasFocus():
             focus_ring(painter, look, QRectF(self.rect()), px(6))
-        centre = QPointF(self.width() - px(16), self.height() / 2)
+        centre = QPointF(flipped(self, self.width() - px(16)), self.height() / 2)
         draw_glyph(painter, "chevron-down", centre, px(14), look.colour("ink2" if enabled else "ctl"))
         if not self.isEditable():
             painter.setPen(look.colour("ink" if enabled else "ink2"))
             painter.setFont(look.font(Role.BODY))
-            room = QRectF(px(10), 0, self.width() - px(36), self.height())
+            room = mirrored(self, QRectF(px(10), 0, self.width() - px(36), self.height()))
             text = look.metrics(Role.BODY).elidedText(
                 self.currentText(), Qt.TextElideMode.ElideMiddle, int(room.width())
             )
-            painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter), text)
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter), worded(self, text))
 
 
 class _Part(Button):
@@ -130,12 +131,12 @@ class _Part(Button):
         super().__init__(look, parent=parent)
         self._first, self._last = first, last
         self.setCheckable(True)
-        self.setText(word.replace("&", "&&"))
+        self.show_label(word)
         self.restyle()
 
     def restyle(self) -> None:
         px = self.look.px
-        width = self.look.metrics(Role.BODY).horizontalAdvance(self.text()) + px(24)
+        width = self.look.metrics(Role.BODY).horizontalAdvance(self.label) + px(24)
         self.setFixedSize(width, px(HEIGHT))
         self.update()
 
@@ -143,7 +144,7 @@ class _Part(Button):
         """A click only asks."""
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(event.key()))
+        step = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(Qt.Key(forward(self, event.key())))
         parent = self.parent()
         if step is not None and isinstance(parent, Segmented):
             parent.step(self, step)
@@ -158,15 +159,17 @@ class _Part(Button):
         area = QRectF(self.rect()).adjusted(
             0.5 if self._first else -px(8), 0.5, -0.5 if self._last else px(8), -0.5
         )
+        area = mirrored(self, area)
         ground = "switch_on" if on else "hover" if self.isEnabled() and self.underMouse() else "bg"
         painter.setPen(QPen(look.colour("ctl"), 1))
         painter.setBrush(look.colour(ground if self.isEnabled() or on else "sunk"))
         painter.drawRoundedRect(area, px(6), px(6))
         if not self._first and not on:
-            painter.fillRect(QRectF(0, 1, 1, self.height() - 2), look.colour("line"))
+            edge = mirrored(self, QRectF(0, 1, 1, self.height() - 2))
+            painter.fillRect(edge, look.colour("line"))
         painter.setFont(look.font(Role.BODY))
         painter.setPen(look.colour("bg" if on else "ink" if self.isEnabled() else "ink2"))
-        painter.drawText(QRectF(self.rect()), int(Qt.AlignmentFlag.AlignCenter), self.text())
+        painter.drawText(QRectF(self.rect()), int(Qt.AlignmentFlag.AlignCenter), worded(self, self.label))
         if self.has_ring:
             focus_ring(painter, look, QRectF(self.rect()), px(6))
 
@@ -193,7 +196,7 @@ class Segmented(QWidget):
     def name_parts(self, name: str) -> None:
         """Accessible names, for those who do not see which row the words stand in."""
         for part in self.parts:
-            part.setAccessibleName(f"{name}: {part.text().replace('&&', '&')}")
+            part.setAccessibleName(f"{name}: {part.label}")
 
     def show_value(self, value: Any) -> None:
         for part, its in zip(self.parts, self.values, strict=True):
@@ -312,8 +315,9 @@ class TextEditor(Editor):
             self.combo = Combo(look, self)
             self.combo.setEditable(True)
             self.combo.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
-            self.combo.setCompleter(None)  # type: ignore[arg-type]  # none is what Qt documents
             self.combo.setLineEdit(self.entry)
+            # After the line edit: a combo box gives each new one a completer that finishes words by itself.
+            self.combo.setCompleter(None)  # type: ignore[arg-type]  # none is what Qt documents
             self.combo.offer(offers)
             self.combo.activated.connect(self._picked)
             self.entry.put_into_combo()
@@ -485,9 +489,9 @@ class FoldersEditor(Editor):
         for text, remove in self._rows:
             if not text.isHidden():
                 text.place(0, y + px(6), min(text.natural_width() + 1, self.width() - px(36)))
-                remove.move(text.width() + px(4), y)
+                put(remove, text.width() + px(4), y)
                 y += px(28)
-        self.add.setGeometry(0, y + px(4), self.add.natural_width(), px(HEIGHT))
+        put(self.add, 0, y + px(4), self.add.natural_width(), px(HEIGHT))
         self.setFixedHeight(y + px(4) + px(HEIGHT))
 
     def restyle(self) -> None:

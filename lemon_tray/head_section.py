@@ -10,6 +10,7 @@ from lemon_tray.buttons import IconButton
 from lemon_tray.icons import mark_pixmap
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, put
 from lemon_tray.section import Section
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Head, Kind
@@ -86,15 +87,15 @@ class HeadSection(Section):
 
     def arrange(self) -> None:
         px, x = self.look.px, self.inset
-        self.mark.move(x, px(15))
+        put(self.mark, x, px(15))
         buttons = [b for b in (self.models, self.settings, self.menu) if not b.isHidden()]
         left, room = x + px(44), self.content - px(44) - px(32) * len(buttons)
         self.title.place(left, px(11), room)
         width = min(self.endpoint.natural_width(), room - px(28))
         self.endpoint.place(left, px(35), width)
-        self.copy.move(left + width + px(4), px(31))
+        put(self.copy, left + width + px(4), px(31))
         for index, button in enumerate(reversed(buttons)):
-            button.move(x + self.content - px(32) * (index + 1), px(11))
+            put(button, x + self.content - px(32) * (index + 1), px(11))
         self.set_height(px(63))
 
 
@@ -120,6 +121,5 @@ class NoteSection(Section):
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
         px = self.look.px
-        draw_glyph(
-            QPainter(self), "info", QPointF(self.inset + px(7), px(16)), px(14), self.look.colour("ink2")
-        )
+        centre = QPointF(flipped(self, self.inset + px(7)), px(16))
+        draw_glyph(QPainter(self), "info", centre, px(14), self.look.colour("ink2"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from PySide6.QtCore import QEvent, QPointF, QSize, Qt
-from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent, QTextCharFormat, QTextLayout, QTextOption
+from PySide6.QtCore import QPointF, QSize, Qt
+from PySide6.QtGui import QPainter, QPaintEvent, QTextCharFormat, QTextLayout, QTextOption
 from PySide6.QtWidgets import QLabel, QWidget
 
+from lemon_tray.names import is_sentence_right_to_left
+from lemon_tray.placing import put
 from lemon_tray.theme import Look, Role
 
 
@@ -34,7 +36,8 @@ class Text(QLabel):
     """A text of one or several lines at the design's line heights.
 
     A single line that is too long is shortened in the middle, with the whole in the tooltip; `wrap` makes
-    several lines instead. The width is fixed by `place`, the height follows from it.
+    several lines instead. The width is fixed by `place`, the height follows from it. `AlignLeft` is the
+    leading edge: the right one where the app is mirrored.
     """
 
     def __init__(
@@ -54,7 +57,8 @@ class Text(QLabel):
         self._align = align
         self._wrap = wrap
         self._runs: tuple[Run, ...] = ()
-        self._layout: tuple[int, QTextLayout] | None = None
+        self._whole: tuple[int, QTextLayout] | None = None
+        self._fitted: tuple[int, QTextLayout] | None = None
         self._elided = False
         self.setTextFormat(Qt.TextFormat.PlainText)
 
@@ -67,32 +71,37 @@ class Text(QLabel):
             return
         self._runs = tuple(runs)
         self.setText("".join(run.text for run in runs))  # for accessibility; painting is our own
-        self._layout = None
-        self.update()
+        self._forget()
 
     def set_colour(self, colour: str) -> None:
         if colour != self._colour:
             self._colour = colour
-            self._layout = None
-            self.update()
+            self._forget()
 
     def restyle(self) -> None:
-        self._layout = None
+        self._forget()
         self.updateGeometry()
+
+    def _forget(self) -> None:
+        self._whole = self._fitted = None
         self.update()
+
+    @property
+    def is_elided(self) -> bool:
+        """The text is longer than its place, as of the last painting."""
+        return self._elided
 
     def line_height(self) -> int:
         return self.look.line_height(self._role)
 
     def natural_width(self) -> int:
         """Width of the text on one line."""
-        layout = self._laid_out(1 << 20)
-        return int(layout.lineAt(0).naturalTextWidth() + 0.999) if layout.lineCount() else 0
+        return self._one_line()[0]
 
     def place(self, x: int, y: int, width: int) -> int:
-        """Put the text at `x`, `y`; returns the height that it takes."""
+        """Put the text at `x` from the leading edge, and `y`; returns the height that it takes."""
         height = self.height_for(width)
-        self.setGeometry(x, y, width, height)
+        put(self, x, y, width, height)
         return height
 
     def height_for(self, width: int) -> int:
@@ -111,11 +120,9 @@ class Text(QLabel):
     def minimumSizeHint(self) -> QSize:
         return QSize(0, self.line_height())
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._layout = None
-
     def _formats(self) -> list[QTextLayout.FormatRange]:
+        if len(self._runs) == 1 and self._runs[0] == Run(self._runs[0].text):
+            return []  # the painter's own pen and font will do
         formats, start = [], 0
         for run in self._runs:
             length = len(run.text.encode("utf-16-le")) // 2  # Qt counts UTF-16 units
@@ -124,7 +131,8 @@ class Text(QLabel):
             style = QTextCharFormat()
             if run.role is not None:
                 style.setFont(self.look.font(run.role))
-            style.setForeground(self.look.colour(run.colour or self._colour))
+            if run.colour is not None:
+                style.setForeground(self.look.colour(run.colour))
             if run.marked:
                 style.setBackground(self.look.colour("lemon"))
                 style.setForeground(self.look.colour("on_lemon"))
@@ -133,26 +141,22 @@ class Text(QLabel):
             start += length
         return formats
 
-    def _laid_out(self, width: int) -> QTextLayout:
-        if self._layout is not None and self._layout[0] == width:
-            return self._layout[1]
-        font = self.look.font(self._role)
-        text = self.text()
-        elide = False
-        if not self._wrap:
-            metrics = self.look.metrics(self._role)
-            elide = len(self._runs) <= 1 and metrics.horizontalAdvance(text) > width
-            if elide:
-                text = metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, width)
-        self._elided = elide
-        layout = QTextLayout(text, font)
+    def _layout_of(self, text: str, width: int, formats: list[QTextLayout.FormatRange]) -> QTextLayout:
+        layout = QTextLayout(text, self.look.font(self._role))
         option = QTextOption()
-        option.setWrapMode(
-            QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere if self._wrap else QTextOption.WrapMode.NoWrap
-        )
+        mode = QTextOption.WrapMode
+        option.setWrapMode(mode.WrapAtWordBoundaryOrAnywhere if self._wrap else mode.NoWrap)
+        option.setAlignment(
+            Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignAbsolute
+        )  # `paintEvent` does it
+        if self.isRightToLeft():
+            # A sentence in the language of the app runs as it does; one of other letters keeps its own way.
+            own_way = not is_sentence_right_to_left(text)
+            direction = Qt.LayoutDirection.LeftToRight if own_way else Qt.LayoutDirection.RightToLeft
+            option.setTextDirection(direction)
         layout.setTextOption(option)
-        if not elide:
-            layout.setFormats(self._formats())
+        if formats:
+            layout.setFormats(formats)
         layout.beginLayout()
         while True:
             line = layout.createLine()
@@ -160,27 +164,48 @@ class Text(QLabel):
                 break
             line.setLineWidth(width)
         layout.endLayout()
-        self._layout = (width, layout)
         return layout
 
-    def event(self, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.ToolTip:
-            self.setToolTip(self.text() if self._elided else "")
-        return super().event(event)
+    def _one_line(self) -> tuple[int, QTextLayout]:
+        """The width of the text on one line, and that line."""
+        if self._whole is None:
+            layout = self._layout_of(self.text(), 1 << 20, self._formats())
+            width = int(layout.lineAt(0).naturalTextWidth() + 0.999) if layout.lineCount() else 0
+            self._whole = width, layout
+        return self._whole
+
+    def _laid_out(self, width: int) -> QTextLayout:
+        natural, whole = self._one_line()
+        if natural <= width or (len(self._runs) > 1 and not self._wrap):
+            self._elided = False
+            return whole
+        if self._fitted is None or self._fitted[0] != width:
+            if self._wrap:
+                self._fitted = width, self._layout_of(self.text(), width, self._formats())
+            else:
+                metrics = self.look.metrics(self._role)
+                text = metrics.elidedText(self.text(), Qt.TextElideMode.ElideMiddle, width)
+                self._fitted = width, self._layout_of(text, width, [])
+        self._elided = not self._wrap
+        return self._fitted[1]
 
     def paintEvent(self, event: QPaintEvent) -> None:
         layout = self._laid_out(self.width())
+        tip = self.text() if self._elided else ""
+        if tip != self.toolTip():
+            self.setToolTip(tip)
         painter = QPainter(self)
         painter.setPen(self.look.colour(self._colour if self.isEnabled() else "ctl"))
         height = self.line_height()
+        # Runs of another font share the base line; the role's own font decides where it lies.
+        metrics = self.look.metrics(self._role)
+        top = (height - metrics.height()) / 2 + metrics.ascent()
+        trailing = (self._align is Qt.AlignmentFlag.AlignRight) is not self.isRightToLeft()
         for index in range(layout.lineCount()):
             line = layout.lineAt(index)
             x = 0.0
-            if self._align is Qt.AlignmentFlag.AlignRight:
-                x = self.width() - line.naturalTextWidth()
-            elif self._align is Qt.AlignmentFlag.AlignHCenter:
+            if self._align is Qt.AlignmentFlag.AlignHCenter:
                 x = (self.width() - line.naturalTextWidth()) / 2
-            # Runs of another font share the base line; the role's own font decides where it lies.
-            metrics = self.look.metrics(self._role)
-            baseline = index * height + (height - metrics.height()) / 2 + metrics.ascent()
-            line.draw(painter, QPointF(x, round(baseline - line.ascent())))
+            elif trailing:
+                x = self.width() - line.naturalTextWidth()
+            line.draw(painter, QPointF(x, round(index * height + top - line.ascent())))

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.motion import Motion
 from lemon_tray.paint import rounded
+from lemon_tray.placing import mirrored
 from lemon_tray.theme import Look
 
 
@@ -34,7 +35,7 @@ class LoadBar(QWidget):
             return
         forward = goal > self._goal
         self._goal = goal
-        self._shown.go(goal, self.look.duration(160) if forward else 0)
+        self._shown.go(goal, self.look.duration(160) if forward else 0, reach=self.width())
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -50,5 +51,5 @@ class LoadBar(QWidget):
         painter.setPen(QPen(look.colour("edge"), 1))
         painter.drawPath(shape)
         if self._shown.at > 0:
-            painter.setClipRect(QRectF(0, 0, rect.width() * self._shown.at, rect.height()))
+            painter.setClipRect(mirrored(self, QRectF(0, 0, rect.width() * self._shown.at, rect.height())))
             painter.fillPath(rounded(rect, radius), look.colour(self._colour))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import structs
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
@@ -11,10 +12,17 @@ from lemon_tray.buttons import Button, IconButton
 from lemon_tray.labels import Run, Text
 from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, put
 from lemon_tray.section import Section
 from lemon_tray.theme import CONTENT, Look, Role, segment_style
 from lemon_tray.view import Command, Kind, ModelRow
 from lemon_tray.words import translate
+
+
+def _steady(row: ModelRow) -> ModelRow:
+    """The row without its numbers."""
+    there = "there" if row.size else ""
+    return structs.replace(row, state="", size=there, size_of="", rate="", progress=None)
 
 
 class RowWidget(QWidget):
@@ -45,18 +53,31 @@ class RowWidget(QWidget):
         self.cancel.clicked.connect(self._unload)
 
     def show_row(self, row: ModelRow) -> None:
-        if row == self.row:
+        before = self.row
+        if row == before:
             return
         self.row = row
+        self._show_numbers(row)
+        if before is None or _steady(row) != _steady(before):
+            self._show_rest(row)
+        self.arrange()
+
+    def _show_numbers(self, row: ModelRow) -> None:
+        """What changes many times a second while a model loads or answers."""
+        self.state.show_runs([Run(row.state)])
+        self.failure.show_runs([Run(row.state)])
+        self.size_text.show_runs([Run(row.size), *([Run(row.size_of, None, "ink2")] if row.size_of else [])])
+        self.rate.show_text(row.rate)
+        if row.progress is not None:
+            self.load.setAccessibleDescription(row.rate)
+            self.load.show_progress(row.progress, segment_style(self.look.tokens, row.number)[0])
+
+    def _show_rest(self, row: ModelRow) -> None:
         self.swatch.show_model(row.number, row.loading)
         self.name.show_runs([Run(row.label)])
         self.state.set_colour("error.ink" if row.is_error else "ink2")
-        self.state.show_runs([Run(row.state)])
-        self.failure.show_runs([Run(row.state)])
         self.state.setVisible(not row.failed)
         self.failure.setVisible(row.failed)
-        self.size_text.show_runs([Run(row.size), *([Run(row.size_of, None, "ink2")] if row.size_of else [])])
-        self.rate.show_text(row.rate)
         self.pin.setChecked(row.pinned)
         self.pin.setAccessibleName(row.pin_name)
         self.pin.setToolTip(row.pin_name)
@@ -73,11 +94,7 @@ class RowWidget(QWidget):
         self.load.setVisible(row.loading)
         self.swatch.setVisible(not row.failed)
         self.size_text.setVisible(bool(row.size))
-        if row.progress is not None:
-            self.load.setAccessibleName(row.load_name)
-            self.load.setAccessibleDescription(row.rate)
-            self.load.show_progress(row.progress, segment_style(self.look.tokens, row.number)[0])
-        self.arrange()
+        self.load.setAccessibleName(row.load_name)
 
     def restyle(self) -> None:
         if self.row is not None and self.row.progress is not None:
@@ -89,10 +106,12 @@ class RowWidget(QWidget):
         if row is None:
             return
         width = px(CONTENT)
+        if self.width() != width:
+            self.setFixedWidth(width)  # parts are placed from either edge
         actions = px(64) if self.cancel.isHidden() else max(px(64), self.cancel.natural_width())
         logs = 0 if self.log.isHidden() else max(px(52), self.log.natural_width()) + px(8)
         edge = width - actions - logs - px(8)
-        self.swatch.move(0, px(10))
+        put(self.swatch, 0, px(10))
         numbers = max(self.size_text.natural_width(), self.rate.natural_width()) + 1
         self.size_text.place(edge - numbers, px(6) if row.rate else px(14), numbers)
         self.rate.place(edge - numbers, px(26), numbers)
@@ -102,11 +121,11 @@ class RowWidget(QWidget):
         self.name.place(left, px(6), room)
         self.state.place(left, px(26), room if row.rate else edge - left - (numbers + px(8)))
         reason = self.failure.place(left, px(26), edge - left) if row.failed else 0
-        self.pin.move(width - px(64), px(10))
-        self.eject.move(width - px(28), px(10))
-        self.cancel.setGeometry(width - actions, px(10), actions, px(28))
-        self.log.setGeometry(width - actions - logs, px(10), logs - px(8), px(28))
-        self.load.setGeometry(left, px(48), width - left, px(8))
+        put(self.pin, width - px(64), px(10))
+        put(self.eject, width - px(28), px(10))
+        put(self.cancel, width - actions, px(10), actions, px(28))
+        put(self.log, width - actions - logs, px(10), max(0, logs - px(8)), px(28))
+        put(self.load, left, px(48), width - left, px(8))
         self.setFixedSize(width, px(64) if row.loading else max(px(48), px(32) + reason))
 
     def column(self, index: int) -> Button:
@@ -129,7 +148,7 @@ class RowWidget(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         if self.row is not None and self.row.failed:
             px = self.look.px
-            centre = QPointF(px(6), px(16))
+            centre = QPointF(flipped(self, px(6)), px(16))
             draw_glyph(QPainter(self), "error", centre, px(14), self.look.colour("error.ink"))
 
 
@@ -167,7 +186,7 @@ class ModelsSection(Section):
         self.heading.place(x, y, self.content)
         y += px(20)
         for row in self.rows.values():
-            row.move(x, y)
+            put(row, x, y)
             y += row.height()
         if not self.note.isHidden():
             y += px(4)

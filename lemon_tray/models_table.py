@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
 )
 
 from lemon_tray.paint import draw_glyph, focus_ring, hatch_fill, rounded
+from lemon_tray.placing import worded
 from lemon_tray.present_catalog import CatalogRow, FitBar, Verdict
 from lemon_tray.theme import Look, Role
 from lemon_tray.words import translate
@@ -126,7 +127,8 @@ class CatalogDelegate(QStyledItemDelegate):
         selected = bool(state & QStyle.StateFlag.State_Selected)
         painter.fillRect(rect, look.colour("sunk" if selected else "bg"))
         painter.fillRect(QRectF(rect.left(), rect.bottom() - 1, rect.width(), 1), look.colour("line"))
-        inner = rect.adjusted(px(24) if index.column() == MODEL else px(8), 0, -px(8), 0)
+        before = px(24) if index.column() == MODEL else px(8)
+        inner = self._mirrored(rect, rect.adjusted(before, 0, -px(8), 0))
         match index.column():
             case 0:
                 self._two_lines(painter, inner, row.label, row.about, Role.NAME)
@@ -139,9 +141,10 @@ class CatalogDelegate(QStyledItemDelegate):
                 self._bars(painter, inner, row.bars)
             case 3:
                 glyph, colour = VERDICTS[row.verdict]
-                centre = QPointF(inner.left() + px(8), inner.top() + px(20 if row.reason else 30))
+                sign = self._mirrored(inner, QRectF(inner.left(), inner.top(), px(16), px(16)))
+                centre = QPointF(sign.center().x(), inner.top() + px(20 if row.reason else 30))
                 draw_glyph(painter, glyph, centre, px(16), look.colour(colour))
-                room = inner.adjusted(px(26), 0, 0, 0)
+                room = self._mirrored(inner, inner.adjusted(px(26), 0, 0, 0))
                 self._two_lines(painter, room, row.title, row.reason, Role.BODY)
             case _:
                 self._button(painter, rect, row)
@@ -163,7 +166,7 @@ class CatalogDelegate(QStyledItemDelegate):
             elide = Qt.TextElideMode.ElideMiddle if style is Role.NAME else Qt.TextElideMode.ElideRight
             short = look.metrics(style).elidedText(text, elide, int(area.width()))
             place = QRectF(area.left(), area.top() + px(top), area.width(), px(height))
-            painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), short)
+            painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), worded(self._table, short))
 
     def _bars(self, painter: QPainter, area: QRectF, bars: tuple[FitBar, ...]) -> None:
         look, px = self._look, self._look.px
@@ -175,10 +178,11 @@ class CatalogDelegate(QStyledItemDelegate):
             painter.setFont(look.font(Role.SMALL))
             painter.setPen(look.colour("ink2"))
             text = look.metrics(Role.SMALL).elidedText(bar.label, Qt.TextElideMode.ElideRight, label)
-            painter.drawText(QRectF(area.left(), y, label, pitch), int(Qt.AlignmentFlag.AlignVCenter), text)
+            name = self._mirrored(area, QRectF(area.left(), y, label, pitch))
+            painter.drawText(name, int(Qt.AlignmentFlag.AlignVCenter), text)
             left = area.left() + label + px(8)
             trough = QRectF(left, y + (pitch - px(10)) / 2, area.right() - left, px(10))
-            self._bar(painter, trough, bar)
+            self._bar(painter, self._mirrored(area, trough), bar)
             y += pitch
 
     def _bar(self, painter: QPainter, trough: QRectF, bar: FitBar) -> None:
@@ -193,24 +197,34 @@ class CatalogDelegate(QStyledItemDelegate):
             width = share * trough.width()
             if share > 0:
                 width = max(width, 2.0)
-                painter.fillRect(QRectF(x, trough.top(), width - 1, trough.height()), look.colour(colour))
+                part = QRectF(x, trough.top(), width - 1, trough.height())
+                painter.fillRect(self._mirrored(trough, part), look.colour(colour))
                 x += width
         if bar.short > 0:
             width = max(bar.short * trough.width(), 4.0)
-            hatch_fill(painter, look, QRectF(x, trough.top(), width, trough.height()), "error.ink")
+            part = QRectF(x, trough.top(), width, trough.height())
+            hatch_fill(painter, look, self._mirrored(trough, part), "error.ink")
         painter.restore()
         painter.setPen(QPen(look.colour("edge"), 1))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawPath(shape)
         if bar.tick < 1:
             tick = round(min(trough.left() + bar.tick * trough.width(), trough.right() - 3) - 1)
-            painter.fillRect(QRectF(tick - 1, trough.top() - 3, 4, trough.height() + 6), look.colour("bg"))
-            painter.fillRect(QRectF(tick, trough.top() - 3, 2, trough.height() + 6), look.colour("ink"))
+            for x, width, colour in ((tick - 1, 4, "bg"), (tick, 2, "ink")):
+                part = QRectF(x, trough.top() - 3, width, trough.height() + 6)
+                painter.fillRect(self._mirrored(trough, part), look.colour(colour))
 
     def button_rect(self, rect: QRectF) -> QRectF:
         """Where the button of a row stands in its cell."""
         px = self._look.px
-        return QRectF(rect.left() + px(4), rect.center().y() - px(14), rect.width() - px(28), px(28))
+        place = QRectF(rect.left() + px(4), rect.center().y() - px(14), rect.width() - px(28), px(28))
+        return self._mirrored(rect, place)
+
+    def _mirrored(self, within: QRectF, area: QRectF) -> QRectF:
+        """`area` as it is painted: at the other end of `within` where the app is mirrored."""
+        if not self._table.isRightToLeft():
+            return area
+        return area.translated(within.left() + within.right() - area.left() - area.right(), 0)
 
     def _button(self, painter: QPainter, rect: QRectF, row: CatalogRow) -> None:
         look, px = self._look, self._look.px
@@ -224,7 +238,7 @@ class CatalogDelegate(QStyledItemDelegate):
         painter.drawRoundedRect(area, px(6), px(6))
         painter.setFont(look.font(Role.SMALL))
         painter.setPen(look.colour("ink" if enabled else "ctl"))
-        painter.drawText(area, int(Qt.AlignmentFlag.AlignCenter), row.action_label)
+        painter.drawText(area, int(Qt.AlignmentFlag.AlignCenter), worded(self._table, row.action_label))
 
 
 class CatalogTable(QTableView):

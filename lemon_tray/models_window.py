@@ -13,6 +13,7 @@ from lemon_tray.fields import Combo, Entry, Segmented
 from lemon_tray.labels import Run, Text
 from lemon_tray.models_table import VERDICTS, CatalogTable, legend_colours
 from lemon_tray.paint import draw_glyph, hatch_fill, rounded
+from lemon_tray.placing import flipped, mirrored, put, worded
 from lemon_tray.present_catalog import (
     CatalogRow,
     Fact,
@@ -67,10 +68,10 @@ class _Field(QWidget):
 
     def restyle(self) -> None:
         px = self.look.px
+        self.setFixedSize(px(self._width), px(50))
         self.label.place(0, 0, px(self._width))
         self.combo.setFixedWidth(px(self._width))
-        self.combo.move(0, px(18))
-        self.setFixedSize(px(self._width), px(50))
+        put(self.combo, 0, px(18))
 
 
 class LoadForm(QWidget):
@@ -150,10 +151,10 @@ class LoadForm(QWidget):
     def _arrange(self) -> None:
         px, x = self.look.px, 0
         for field in self.fields.values():
-            field.move(x, 0)
+            put(field, x, 0)
             x += field.width() + px(12)
         y = px(58)
-        self.save.move(0, y)
+        put(self.save, 0, y)
         self.save_label.place(px(44), y + px(2), self.save_label.natural_width() + 1)
         self.setMinimumSize(x, y + px(24))
 
@@ -269,13 +270,13 @@ class Details(QWidget):
         for button in (self.load, self.pin, self.copy):
             width = button.natural_width()
             right -= width
-            button.setGeometry(right, y, width, px(32))
+            put(button, right, y, width, px(32))
             right -= px(8)
         self.name.place(x, y + px(4), max(px(120), min(self.name.natural_width() + 1, right - x)))
         y += px(36)
         room = self.width() - 2 * x
         y += self.fact_text.place(x, y, room) + px(10)
-        self.form.setGeometry(x, y, room, self.form.minimumHeight())
+        put(self.form, x, y, room, self.form.minimumHeight())
         y += self.form.height() + px(6)
         height = self.plan_text.place(x + px(24), y, room - px(24))
         y += max(height, px(32))
@@ -285,7 +286,7 @@ class Details(QWidget):
         look, painter = self.look, QPainter(self)
         if self._plan is not None and self._plan.verdict is not Verdict.UNKNOWN:
             glyph, colour = VERDICTS[self._plan.verdict]
-            centre = QPointF(self.plan_text.x() - look.px(14), self.plan_text.y() + look.px(8))
+            centre = QPointF(flipped(self, look.px(34)), self.plan_text.y() + look.px(8))
             draw_glyph(painter, glyph, centre, look.px(16), look.colour(colour))
 
 
@@ -309,7 +310,7 @@ class FitLegend(QWidget):
         side, top = px(12), (self.height() - px(12)) / 2
         entries = [*legend_colours(look), (translate("Catalog", "Short"), None)]
         for text, colour in entries:
-            area = QRectF(x, top, side, side)
+            area = mirrored(self, QRectF(x, top, side, side))
             if colour is None:
                 painter.save()
                 painter.setClipPath(rounded(area, px(2)))
@@ -320,17 +321,18 @@ class FitLegend(QWidget):
             x += px(20)
             self._say(painter, x, text)
             x += metrics.horizontalAdvance(text) + px(20)
-        painter.fillRect(QRectF(x + px(4), top - 1, 2, side + 2), look.colour("ink"))
+        tick = mirrored(self, QRectF(x + px(4), top - 1, 2, side + 2))
+        painter.fillRect(tick, look.colour("ink"))
         self._say(painter, x + px(14), translate("Catalog", "Margin"))
         painter.setPen(QPen(look.colour("ink2")))
         note = translate("Catalog", "Nothing is loaded by looking.")
         flags = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
-        painter.drawText(QRectF(self.rect()).adjusted(0, 0, -px(24), 0), flags, note)
+        painter.drawText(QRectF(self.rect()).adjusted(px(24), 0, -px(24), 0), flags, worded(self, note))
 
     def _say(self, painter: QPainter, x: float, text: str) -> None:
         painter.setPen(self.look.colour("ink"))
-        area = QRectF(x, 0, self.width(), self.height())
-        painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), text)
+        area = mirrored(self, QRectF(x, 0, self.width(), self.height()))
+        painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), worded(self, text))
 
 
 class ModelsWindow(SearchWindow):

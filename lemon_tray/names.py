@@ -5,6 +5,7 @@ They are written the same wherever they are shown. No Qt.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import time
@@ -30,6 +31,7 @@ def local_clock(moment: float) -> str:
     return time.strftime("%H:%M", time.localtime(moment))
 
 
+@functools.lru_cache(maxsize=4096)  # the same names and sentences come with every snapshot
 def plain(text: str, limit: int = 300) -> str:
     """`text` on one line, without control characters or backticks, shortened in the middle.
 
@@ -43,9 +45,20 @@ def plain(text: str, limit: int = 300) -> str:
     return isolated(line) if is_right_to_left(line) else line
 
 
+@functools.lru_cache(maxsize=4096)
 def is_right_to_left(text: str) -> bool:
     """It has letters that are written from right to left."""
     return any(unicodedata.bidirectional(c) in ("R", "AL") for c in text)
+
+
+_ISOLATED: Final = re.compile(
+    "\N{FIRST STRONG ISOLATE}[^\N{POP DIRECTIONAL ISOLATE}]*\N{POP DIRECTIONAL ISOLATE}"
+)
+
+
+def is_sentence_right_to_left(text: str) -> bool:
+    """It is written from right to left, whatever names stand isolated in it."""
+    return is_right_to_left(text) and is_right_to_left(_ISOLATED.sub("", text))
 
 
 def isolated(text: str) -> str:

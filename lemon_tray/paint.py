@@ -127,25 +127,31 @@ def rounded(rect: QRectF, radius: float, *, left: bool = True, right: bool = Tru
 
 
 def fill_model(
-    painter: QPainter, look: Look, shape: QPainterPath, number: int, arrived: float = 1.0, origin: float = 0.0
+    painter: QPainter,
+    look: Look,
+    shape: QPainterPath,
+    number: int,
+    arrived: float = 1.0,
+    origin: float = 0.0,
+    *,
+    mirror: bool = False,
 ) -> None:
-    """Fill `shape` as the model's memory: its pattern from the left as far as it has arrived, then the hatch.
+    """Fill `shape` as the model's memory: its pattern as far as it has arrived, then the hatch.
 
-    `origin` is where the tiles start, so that neighbouring fills do not crawl when a width changes.
+    It arrives from the left, or from the right with `mirror`. `origin` is where the tiles start, so that
+    neighbouring fills do not crawl when a width changes.
     """
     rect = shape.boundingRect()
     ratio = painter.device().devicePixelRatioF()
     painter.save()
     painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
-    split = rect.left() + rect.width() * min(1.0, max(0.0, arrived))
-    if split > rect.left():
-        part = QRectF(rect.left(), rect.top(), split - rect.left(), rect.height())
-        offset = QPointF(part.left() - origin, 0)
-        painter.drawTiledPixmap(part, pattern_tile(look, number, ratio), offset)
-    if split < rect.right():
-        part = QRectF(split, rect.top(), rect.right() - split, rect.height())
-        offset = QPointF(part.left() - origin, 0)
-        painter.drawTiledPixmap(part, hatch_tile(look, number, ratio), offset)
+    there = rect.width() * min(1.0, max(0.0, arrived))
+    begin = rect.right() - there if mirror else rect.left()
+    rest = rect.left() if mirror else rect.left() + there
+    for x, width, tile in ((begin, there, pattern_tile), (rest, rect.width() - there, hatch_tile)):
+        if width > 0:
+            part = QRectF(x, rect.top(), width, rect.height())
+            painter.drawTiledPixmap(part, tile(look, number, ratio), QPointF(x - origin, 0))
     painter.restore()
     if arrived < 1.0:
         colour, _ = segment_style(look.tokens, number)
@@ -211,6 +217,7 @@ _STRAIGHT: Final[dict[str, tuple[_Stroke, ...]]] = {
     ),
     "eject": (((8, 3.25), (13, 9.25), (3, 9.25), (8, 3.25)), ((3, 12.5), (13, 12.5))),
     "chevron-right": (((6, 3.75), (10.25, 8), (6, 12.25)),),
+    "chevron-left": (((10, 3.75), (5.75, 8), (10, 12.25)),),
     "chevron-down": (((3.75, 6), (8, 10.25), (12.25, 6)),),
     "minus": (((3.5, 8), (12.5, 8)),),
     "plus": (((3.5, 8), (12.5, 8)), ((8, 3.5), (8, 12.5))),

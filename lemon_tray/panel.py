@@ -16,6 +16,7 @@ from PySide6.QtGui import (
     QKeySequence,
     QPainter,
     QPaintEvent,
+    QPalette,
     QPen,
     QScreen,
     QShowEvent,
@@ -33,7 +34,7 @@ from lemon_tray.models_section import ModelsSection
 from lemon_tray.pool_section import PoolSection
 from lemon_tray.section import Section
 from lemon_tray.theme import WIDTH, Look
-from lemon_tray.view import Command, Kind, PanelView
+from lemon_tray.view import Command, Controls, Kind, PanelView
 from lemon_tray.words import translate
 
 MARGIN: Final = 8
@@ -71,6 +72,7 @@ class Panel(QWidget):
         self.edits = edits
         self._view: PanelView | None = None
         self._applied: PanelView | None = None
+        self._applied_controls: tuple[Controls, int, int] | None = None
         self._anchor: QRect | None = None
         self._arranging = False
         self._held = 0
@@ -159,14 +161,22 @@ class Panel(QWidget):
             return
         self._arranging = True
         before = self._applied
-        self.head.show_head(view.head)
+        # Sections place their parts anew at each call: those that would show the same are not called.
+        if before is None or view.head != before.head:
+            self.head.show_head(view.head)
         self.banner.show_banner(view.banner)
-        for block in self.devices.show_bars(view.bars, view.devices_note):
-            self._wire(block)
-        self.pool.show_pool(view.pool)
-        self.models.show_rows(view.models, view.models_note)
+        if before is None or (view.bars, view.devices_note) != (before.bars, before.devices_note):
+            for block in self.devices.show_bars(view.bars, view.devices_note):
+                self._wire(block)
+        if before is None or view.pool != before.pool:
+            self.pool.show_pool(view.pool)
+        if before is None or (view.models, view.models_note) != (before.models, before.models_note):
+            self.models.show_rows(view.models, view.models_note)
         loaded = sum(1 for row in view.models if not row.loading and not row.failed)
-        self.controls.show_controls(view.controls, loaded, self.edits)
+        controls = (view.controls, loaded, self.edits.version)
+        if controls != self._applied_controls:
+            self._applied_controls = controls
+            self.controls.show_controls(view.controls, loaded, self.edits)
         self.feed.show_feed(view.feed)
         self._applied = view
         self._arranging = False
@@ -182,10 +192,12 @@ class Panel(QWidget):
         """Take over changed tokens, fonts and lengths."""
         look = self.look
         palette = self.palette()
-        palette.setColor(self.backgroundRole(), look.colour("bg"))
+        palette.setColor(QPalette.ColorRole.Window, look.colour("bg"))
         self.setPalette(palette)
-        self.scroller.setStyleSheet(
-            f"QScrollArea, QScrollArea > QWidget > QWidget {{ background: {look.tokens.bg}; }}"
+        for ground in (self.scroller.viewport(), self.body):
+            ground.setPalette(palette)  # opaque, so that what stands on it can be painted alone
+            ground.setAutoFillBackground(True)
+        self.scroller.verticalScrollBar().setStyleSheet(
             f"QScrollBar:vertical {{ background: {look.tokens.bg}; width: {look.px(8)}px; margin: 0; }}"
             f"QScrollBar::handle:vertical {{ background: {look.tokens.edge}; border-radius: {look.px(3)}px;"
             f" min-height: {look.px(32)}px; margin: 1px; }}"

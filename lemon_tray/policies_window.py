@@ -11,6 +11,7 @@ from lemon_tray.cards import Card, Column
 from lemon_tray.fields import Combo, Entry
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, put
 from lemon_tray.present_policies import (
     DecisionView,
     PolicyCard,
@@ -58,7 +59,7 @@ class PolicyWidget(Card):
 
     def arrange(self, width: int) -> int:
         px, x, y = self.look.px, self.look.px(24), self.look.px(12)
-        self.switch.move(width - x - self.switch.width(), y + px(2))
+        put(self.switch, width - x - self.switch.width(), y + px(2))
         room = width - 2 * x - self.switch.width() - px(16)
         y += self.title.place(x, y, room) + px(2)
         y += self.summary.place(x, y, room)
@@ -74,7 +75,7 @@ class PolicyWidget(Card):
         super().paintEvent(event)
         if self.missing.text():
             px = self.look.px
-            centre = QPointF(px(31), self.missing.y() + px(8))
+            centre = QPointF(flipped(self, px(31)), self.missing.y() + px(8))
             draw_glyph(QPainter(self), "warning", centre, px(14), self.look.colour("warning.ink"))
 
 

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.labels import Text
 from lemon_tray.paint import draw_glyph, fill_model, rounded
+from lemon_tray.placing import flipped, mirrored, worded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Pool, Slot
 
@@ -62,7 +63,7 @@ class Slots(_PoolPart):
         px = self.look.px
         width, gap = slot_size(len(self._pool.slots))
         return [
-            QRectF(px(2) + px(i * (width + gap)), px(4), px(width), px(20))
+            mirrored(self, QRectF(px(2) + px(i * (width + gap)), px(4), px(width), px(20)))
             for i in range(len(self._pool.slots))
         ]
 
@@ -77,11 +78,16 @@ class Slots(_PoolPart):
         for slot, rect in zip(pool.slots, rects, strict=True):
             self._paint_slot(painter, slot, rect)
         if pool.limit_at is not None:
-            x = round(rects[pool.limit_at - 1].right() + look.px(gap) / 2) - 1
+            x = round(self._after(rects[pool.limit_at - 1], gap)) - 1
             painter.fillRect(QRectF(x, 0, 2, look.px(28)), look.colour("ink"))
         if pool.floor_at is not None:
-            tip = rects[pool.floor_at - 1].right() + look.px(gap) / 2
-            paint_triangle(painter, QPointF(tip, look.px(26)), look.px(8), look.colour("ink"))
+            tip = QPointF(self._after(rects[pool.floor_at - 1], gap), look.px(26))
+            paint_triangle(painter, tip, look.px(8), look.colour("ink"))
+
+    def _after(self, slot: QRectF, gap: float) -> float:
+        """The middle of the gap after a slot."""
+        half = self.look.px(gap) / 2
+        return slot.left() - half if self.isRightToLeft() else slot.right() + half
 
     def _paint_slot(self, painter: QPainter, slot: Slot, rect: QRectF) -> None:
         look = self.look
@@ -140,22 +146,26 @@ class PoolLine(_PoolPart):
                 if painter:
                     painter.setFont(look.font(Role.SMALL))
                     painter.setPen(look.colour("ink2"))
-                    painter.drawText(QPointF(x, baseline), " · ")
+                    dot = flipped(self, x, plain.horizontalAdvance(" · "))
+                    painter.drawText(QPointF(dot, baseline), " · ")
                 x += plain.horizontalAdvance(" · ")
             if sign == "limit":
                 if painter:
-                    painter.fillRect(QRectF(round(x), px(2), 2, px(12)), look.colour("ink"))
+                    area = mirrored(self, QRectF(round(x), px(2), 2, px(12)))
+                    painter.fillRect(area, look.colour("ink"))
                 x += px(6)
             elif sign == "floor":
                 if painter:
-                    paint_triangle(painter, QPointF(x + px(4), px(5)), px(8), look.colour("ink"))
+                    tip = QPointF(flipped(self, x + px(4)), px(5))
+                    paint_triangle(painter, tip, px(8), look.colour("ink"))
                 x += px(11)
             role = Role.SMALL if index else Role.SMALL_BOLD
+            width = (plain if index else bold).horizontalAdvance(text)
             if painter:
                 painter.setFont(look.font(role))
                 painter.setPen(look.colour("ink"))
-                painter.drawText(QPointF(x, baseline), text)
-            x += (plain if index else bold).horizontalAdvance(text)
+                painter.drawText(QPointF(flipped(self, x, width), baseline), worded(self, text))
+            x += width
         return x
 
 
@@ -187,6 +197,7 @@ class Breakdown(QWidget):
         if pool is None:
             return
         width, y = px(CONTENT), px(4)
+        self.setFixedWidth(width)  # parts are placed from either edge
         self._lines.append(0)
         for row in pool.rows:
             count = self._text(row.count, Role.SMALL, Qt.AlignmentFlag.AlignRight)
@@ -228,4 +239,5 @@ class Breakdown(QWidget):
             painter.fillRect(QRectF(0, y, self.width(), 1), look.colour("line"))
         glyph, colour = ("warning", "warning.ink") if self._pool and self._pool.rows else ("info", "ink2")
         for y in self._signs:
-            draw_glyph(painter, glyph, QPointF(look.px(7), y), look.px(14), look.colour(colour))
+            centre = QPointF(flipped(self, look.px(7)), y)
+            draw_glyph(painter, glyph, centre, look.px(14), look.colour(colour))

@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.buttons import LinkButton
 from lemon_tray.labels import Text
+from lemon_tray.placing import put
 from lemon_tray.pool import Breakdown, PoolLine, Slots
 from lemon_tray.section import Section
 from lemon_tray.theme import Look, Role
@@ -45,15 +46,15 @@ class PoolSection(Section):
         heading = self.heading.natural_width()
         self.heading.place(x, y + px(6), heading)
         details = self.details.natural_width() + px(4)
-        self.details.setGeometry(x + self.content - details, y + px(6), details, px(20))
+        put(self.details, x + self.content - details, y + px(6), details, px(20))
         left = x + max(px(70), heading + px(14))
-        self.slots.setGeometry(left, y, x + self.content - details - px(8) - left, px(34))
+        put(self.slots, left, y, x + self.content - details - px(8) - left, px(34))
         y += px(32) + px(4)
-        self.line.setGeometry(x, y, self.content, px(16))
+        put(self.line, x, y, self.content, px(16))
         y += px(16) + px(8)
         open_ = self.details.isChecked()
         self.breakdown.setVisible(open_)
         if open_:
-            self.breakdown.move(x, y)
+            put(self.breakdown, x, y)
             y += self.breakdown.height()
         self.set_height(y + px(4))

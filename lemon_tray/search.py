@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.fields import Entry
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped
 from lemon_tray.theme import Look
 from lemon_tray.windows import AppWindow
 
@@ -20,11 +21,19 @@ class SearchEntry(Entry):
         self.setPlaceholderText(hint)
         self.setAccessibleName(hint)
         self.setClearButtonEnabled(False)
-        self.setTextMargins(look.px(22), 0, 0, 0)
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        room = self.look.px(22)
+        self.setTextMargins(*((0, 0, room, 0) if self.isRightToLeft() else (room, 0, 0, 0)))
+
+    def restyle(self) -> None:
+        super().restyle()
+        self._leave_room()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
-        centre = QPointF(self.look.px(17), self.height() / 2)
+        centre = QPointF(flipped(self, self.look.px(17)), self.height() / 2)
         draw_glyph(QPainter(self), "search", centre, self.look.px(16), self.look.colour("ink2"))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

@@ -22,6 +22,7 @@ class Section(QWidget):
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.look = look
+        self.setFixedWidth(look.px(WIDTH) - 2)  # parts are placed from either edge
 
     @property
     def inset(self) -> int:
@@ -42,6 +43,7 @@ class Section(QWidget):
         raise NotImplementedError  # Qt's metaclass leaves no room for the one of abstract classes
 
     def restyle(self) -> None:
+        self.setFixedWidth(self.look.px(WIDTH) - 2)
         self.arrange()
         self.update()
 

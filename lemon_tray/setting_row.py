@@ -14,6 +14,7 @@ from lemon_tray.edits import Edits
 from lemon_tray.fields import ChoiceEditor, Editor, FoldersEditor, SizeEditor, SwitchEditor, TextEditor
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph
+from lemon_tray.placing import flipped, mirrored, put
 from lemon_tray.present_settings import (
     LOGIN,
     SettingView,
@@ -174,10 +175,10 @@ class SettingRow(QWidget):
         room = right - x - (0 if below else control + px(24))
         title = min(self.title.natural_width() + 1, room - self.badge.width() - px(8))
         self.title.place(x, y, title)
-        self.badge.move(x + title + px(8), y)
-        self.reset.move(right + px(8), y)
+        put(self.badge, x + title + px(8), y)
+        put(self.reset, right + px(8), y)
         if not below:
-            self.editor.setGeometry(right - control, y, control, max(px(32), self.editor.sizeHint().height()))
+            put(self.editor, right - control, y, control, max(px(32), self.editor.sizeHint().height()))
         y += px(22)
         y += self.help.place(x, y, room)
         if self.key_line.text():
@@ -187,9 +188,9 @@ class SettingRow(QWidget):
             y += px(6)
             if folders is not None:
                 folders.height_for(right - x)
-                folders.move(x, y)
+                put(folders, x, y)
             else:
-                self.editor.setGeometry(x, y, control, max(px(32), self.editor.sizeHint().height()))
+                put(self.editor, x, y, control, max(px(32), self.editor.sizeHint().height()))
             y += self.editor.height()
         if not self.origin.isHidden():
             y += px(2)
@@ -203,9 +204,11 @@ class SettingRow(QWidget):
         look, px, painter = self.look, self.look.px, QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         x = px(MARGIN)
-        painter.fillRect(QRectF(x, self.height() - 1, self.width() - 2 * x + px(12), 1), look.colour("line"))
+        line = QRectF(x, self.height() - 1, self.width() - 2 * x + px(12), 1)
+        painter.fillRect(mirrored(self, line), look.colour("line"))
         if self.view.changed:
-            painter.fillRect(QRectF(x - px(12), px(14), px(3), px(18)), look.colour("accedge"))
+            sign = mirrored(self, QRectF(x - px(12), px(14), px(3), px(18)))
+            painter.fillRect(sign, look.colour("accedge"))
         if not self.origin.isHidden():
-            centre = QPointF(x + px(7), self.origin.y() + px(8))
+            centre = QPointF(flipped(self, x + px(7)), self.origin.y() + px(8))
             draw_glyph(painter, "lock", centre, px(14), look.colour("ink"))

@@ -17,6 +17,7 @@ from lemon_tray.edits import Edits
 from lemon_tray.fields import TextEditor
 from lemon_tray.labels import Text
 from lemon_tray.paint import focus_ring
+from lemon_tray.placing import mirrored, put, worded
 from lemon_tray.present_engines import OFFER
 from lemon_tray.present_settings import (
     LOGIN,
@@ -50,8 +51,8 @@ class NavButton(Button):
         self.ruled = False
 
     def show_line(self, name: str, count: int) -> None:
-        if (name, count) != (self.text(), self._count):
-            self.setText(name)
+        if (name, count) != (self.label, self._count):
+            self.show_label(name)
             self._count = count
             self.setAccessibleName(f"{name}, {count}")
             self.update()
@@ -69,18 +70,19 @@ class NavButton(Button):
             painter.drawRoundedRect(area, px(6), px(6))
         left = px(12)
         if self.ruled:
-            painter.fillRect(QRectF(px(12), px(10), px(3), self.height() - px(20)), look.colour("accedge"))
+            rule = mirrored(self, QRectF(px(12), px(10), px(3), self.height() - px(20)))
+            painter.fillRect(rule, look.colour("accedge"))
             left = px(24)
         role = Role.NAME if self.isChecked() else Role.BODY
         painter.setFont(look.font(role))
         painter.setPen(look.colour("ink"))
-        room = area.adjusted(left, 0, -px(40), 0)
-        text = look.metrics(role).elidedText(self.text(), Qt.TextElideMode.ElideRight, int(room.width()))
-        painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter), text)
+        room = mirrored(self, area.adjusted(left, 0, -px(40), 0))
+        text = look.metrics(role).elidedText(self.label, Qt.TextElideMode.ElideRight, int(room.width()))
+        painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter), worded(self, text))
         painter.setFont(look.font(Role.SMALL))
         painter.setPen(look.colour("ink2"))
         flags = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
-        painter.drawText(area.adjusted(0, 0, -px(12), 0), flags, str(self._count))
+        painter.drawText(mirrored(self, area.adjusted(0, 0, -px(12), 0)), flags, str(self._count))
         if self.has_ring:
             focus_ring(painter, look, area, px(6))
 
@@ -109,7 +111,7 @@ class _GroupHead(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         px = self.look.px
         area = QRectF(px(40), self.height() - 1, self.width() - px(68), 1)
-        QPainter(self).fillRect(area, self.look.colour("line"))
+        QPainter(self).fillRect(mirrored(self, area), self.look.colour("line"))
 
 
 class SettingsBody(Stack):
@@ -171,12 +173,14 @@ class SettingsBody(Stack):
             head = self.heads[group.name]
             if head.isHidden():
                 continue
+            head.resize(width, head.height())  # parts are placed from either edge
             height = head.arrange()
             head.setGeometry(0, y, width, height)
             y += height
             for key in group.keys:
                 row = self.rows.get(key)
                 if row is not None and not row.isHidden():
+                    row.resize(width, row.height())
                     height = row.arrange(width)
                     row.setGeometry(0, y, width, height)
                     y += height
@@ -444,7 +448,7 @@ class _SideBar(QWidget):
             if index == len(self._shown) - 1:
                 self._rule = y + px(6)
                 y += px(13)
-            button.setGeometry(px(12), y, px(SIDE - 24), px(36))
+            put(button, px(12), y, px(SIDE - 24), px(36))
             y += px(36)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
@@ -459,6 +463,7 @@ class _SideBar(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         look, px, painter = self.look, self.look.px, QPainter(self)
         painter.fillRect(self.rect(), look.colour("sunk"))
-        painter.fillRect(self.width() - 1, 0, 1, self.height(), look.colour("line"))
+        edge = mirrored(self, QRectF(self.width() - 1, 0, 1, self.height()))
+        painter.fillRect(edge, look.colour("line"))
         if self._shown:
             painter.fillRect(px(24), self._rule, self.width() - px(48), 1, look.colour("edge"))

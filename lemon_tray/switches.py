@@ -20,6 +20,7 @@ from PySide6.QtWidgets import QAbstractSpinBox, QSpinBox, QWidget
 from lemon_tray.buttons import Button, by_keyboard
 from lemon_tray.motion import Motion
 from lemon_tray.paint import draw_glyph, focus_ring, rounded
+from lemon_tray.placing import flipped, mirrored
 from lemon_tray.theme import Look, Role
 
 
@@ -67,7 +68,7 @@ class Switch(Button):
             painter.drawRoundedRect(rect.adjusted(0.75, 0.75, -0.75, -0.75), radius, radius)
             knob, diameter = look.colour("ctl"), look.px(12)
         inset = (rect.height() - diameter) / 2 + (0 if self.isChecked() else 0.5)
-        x = inset + self._knob.at * (rect.width() - diameter - 2 * inset)
+        x = flipped(self, inset + self._knob.at * (rect.width() - diameter - 2 * inset), diameter)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(knob)
         painter.drawEllipse(QRectF(x, (rect.height() - diameter) / 2, diameter, diameter))
@@ -146,6 +147,7 @@ class Stepper(QSpinBox):
 
     def _cell(self, x: float) -> int:
         side = self.look.px(28)
+        x = flipped(self, x)
         return -1 if x < side else 1 if x >= self.width() - side else 0
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -199,7 +201,7 @@ class Stepper(QSpinBox):
         painter.fillPath(shape, look.colour("bg"))
         for cell, glyph in ((-1, "minus"), (1, "plus")):
             x = 0.0 if cell < 0 else rect.width() - side
-            area = QRectF(x, 0, side, rect.height())
+            area = mirrored(self, QRectF(x, 0, side, rect.height()))
             can = self.isEnabled() and self.target(cell) is not None
             if can and cell in (self._down, self._hover):
                 painter.save()

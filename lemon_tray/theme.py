@@ -200,6 +200,8 @@ class Look:
         self._base_px = max(base_px, BASE_PX)  # nothing gets smaller than 12 px
         self._fonts: dict[Role, QFont] = {}
         self._colours: dict[str, QColor] = {}
+        self._metrics: dict[Role, QFontMetrics] = {}
+        self._lengths: dict[float, int] = {}
 
     @classmethod
     def of_system(cls) -> Look:
@@ -222,10 +224,15 @@ class Look:
         self.motion = QApplication.isEffectEnabled(Qt.UIEffect.UI_General)
         self._fonts.clear()
         self._colours.clear()
+        self._metrics.clear()
+        self._lengths.clear()
 
     def px(self, length: float) -> int:
         """A length of the design in device-independent pixels, as a whole number."""
-        return round(length * self._base_px / BASE_PX)
+        found = self._lengths.get(length)
+        if found is None:
+            found = self._lengths[length] = round(length * self._base_px / BASE_PX)
+        return found
 
     def duration(self, ms: int) -> int:
         """How long a motion lasts: `ms`, or 0 where the user wants none."""
@@ -265,4 +272,7 @@ class Look:
         return found
 
     def metrics(self, role: Role) -> QFontMetrics:
-        return QFontMetrics(self.font(role))
+        found = self._metrics.get(role)
+        if found is None:
+            found = self._metrics[role] = QFontMetrics(self.font(role))
+        return found
