@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -13,21 +14,23 @@ from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from router.errors import RouterError, ShuttingDown
-from router.web import security
+from router.web import respond, security
 from router.web.admin import Admin
 from router.web.api import RouterApi
+from router.web.asking import Answer, Asking
 from router.web.calls import PREFIXES, Call, calls
-from router.web.connection import Connection
+from router.web.connection import Connection, PlainHandler
 from router.web.engines import EngineCalls
 from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
-from router.web.inference import ROUTE_HEADER, Inference
+from router.web.inference import KINDS, ROUTE_HEADER, Inference, Kind
 from router.web.inflight import Inflight
 from router.web.keys import Keys, given_key
 from router.web.metrics import Metrics
 from router.web.notes import NOTES, Notes
 from router.web.openapi import document
 from router.web.options import WebOptions
+from router.web.plain import PlainRequest
 from router.web.ports import open_sockets
 from router.web.relay import Relay
 from router.web.tally import Tally
@@ -44,6 +47,7 @@ _QUIET: Final = frozenset({"/live", "/metrics", *(f"{prefix}/health" for prefix 
 # An upload that was refused is read on for so long, so that its client sees the answer.
 _LINGER_S: Final = 5.0
 _CLEANUP_S: Final = 0.5
+_Handler = Callable[[Asking], Awaitable[Answer]]
 _SHOWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
 
@@ -82,8 +86,8 @@ def make_app(api: RouterApi, options: WebOptions | None = None, keys: Keys | Non
         relay=relay,
         tally=tally,
     )
-    app = web.Application(middlewares=[_guard(parts)], client_max_size=options.max_body)
-    app.on_response_prepare.append(_let_pages_read)
+    app = web.Application(middlewares=[_guarded(parts)], client_max_size=options.max_body)
+    app.on_response_prepare.append(_prepare)
     app[_PARTS] = parts
     _add_routes(app, parts)
 
@@ -118,11 +122,10 @@ def _add_route(app: web.Application, call: Call, path: str) -> None:
         app.router.add_post(pattern, call.handler, expect_handler=_expect)
 
 
-async def _let_pages_read(request: web.Request, response: web.StreamResponse) -> None:
-    """A page that may call may read the answer, an error or a stream as well."""
-    origin = request[NOTES].origin
-    if origin:
-        response.headers.update(security.cors_headers(origin))
+async def _prepare(request: web.Request, response: web.StreamResponse) -> None:
+    respond.let_pages_read(request, response.headers)
+    # Which versions of what answer here helps nobody but who looks for a hole.
+    response.headers.pop(hdrs.SERVER, None)
 
 
 async def _expect(request: web.Request) -> None:
@@ -140,52 +143,79 @@ async def _expect(request: web.Request) -> None:
         request.writer.output_size = 0
 
 
-def _guard(parts: _Parts) -> Middleware:
-    """What is done around every request, also one for a path that does not exist."""
-
+def _guarded(parts: _Parts) -> Middleware:
     @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        status = _CLIENT_LEFT
-        task = None
-        notes = request[NOTES] = Notes()
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[NOTES] = Notes()
+        answer = await _guard(parts, request, cast(_Handler, handler))
+        return cast(web.StreamResponse, answer)
+
+    return guarded
+
+
+def _plain_handlers(parts: _Parts) -> dict[bytes, tuple[str, PlainHandler]]:
+    """The calls that are answered without aiohttp if they come in plain form, by the line that asks."""
+
+    def handler(kind: Kind) -> PlainHandler:
+        handle = parts.inference.handler(kind)
+
+        async def answer(request: PlainRequest) -> Answer:
+            return await _guard(parts, request, handle)
+
+        return answer
+
+    return {
+        f"{hdrs.METH_POST} {prefix}{path} HTTP/1.1".encode("ascii"): (f"{prefix}{path}", handler(kind))
+        for path, kind in KINDS.items()
+        for prefix in PREFIXES
+    }
+
+
+async def _guard(parts: _Parts, request: Asking, handler: _Handler) -> Answer:
+    """What is done around every request, also one for a path that does not exist."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    status = _CLIENT_LEFT
+    task = None
+    notes = request[NOTES]
+    try:
+        response: Answer
         try:
-            try:
-                origin = security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
-                notes.origin = origin or ""
-                task = parts.inflight.enter()
-                asked = security.preflight(request) if origin is not None else None
-                if asked is None and _needs_key(request, parts):
-                    await parts.keys.check(request)
-                response = asked or await handler(request)
-            except RouterError as error:
-                response = error_response(error)
-            except web.HTTPException as exc:
-                response = _for_http(exc, request, parts)
-            except (asyncio.CancelledError, ConnectionError):
+            origin = security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
+            notes.origin = origin or ""
+            task = parts.inflight.enter()
+            asked = security.preflight(request) if origin is not None else None
+            if asked is None and _needs_key(request, parts):
+                await parts.keys.check(request)
+            response = asked or await handler(request)
+        except RouterError as error:
+            response = error_response(error)
+        except web.HTTPException as exc:
+            if not isinstance(request, web.Request):
                 raise
-            except Exception:
-                log.exception("%s %s failed", request.method, request.rel_url.raw_path)
-                response = error_response(RouterError("The router failed; its log says why."))
-            if not response.prepared and request.writer.output_size > 0:
+            response = _for_http(exc, request, parts)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("%s %s failed", request.method, _path(request))
+            response = error_response(RouterError("The router failed; its log says why."))
+        if not response.prepared:
+            if respond.has_begun(request):
                 # Part of another answer is out: only the cut connection can tell that it failed.
                 raise ConnectionResetError("an answer could not be completed")
-            if notes.route and not response.prepared:
+            if notes.route:
                 response.headers[ROUTE_HEADER] = notes.route
-            if parts.inflight.closing and not response.prepared:
+            if parts.inflight.closing:
                 response.force_close()
-            status = response.status
-            return response
-        finally:
-            parts.inflight.leave(task)
-            parts.bodies.let_go(request)
-            _note(request, notes, status, loop.time() - began, parts.tally)
-
-    return guard
+        status = response.status
+        return response
+    finally:
+        parts.inflight.leave(task)
+        parts.bodies.let_go(request)
+        _note(request, notes, status, loop.time() - began, parts.tally)
 
 
-def _needs_key(request: web.Request, parts: _Parts) -> bool:
+def _needs_key(request: Asking, parts: _Parts) -> bool:
     """Other machines need a key, unless there is none and the user wants it so; this one if it is set."""
     settings = parts.api.settings
     if request.path in _OPEN:
@@ -204,12 +234,16 @@ def _for_http(exc: web.HTTPException, request: web.Request, parts: _Parts) -> we
     return response_for_http(exc, request, parts.options.max_body)
 
 
-def _note(request: web.Request, notes: Notes, status: int, seconds: float, tally: Tally) -> None:
-    path = request.rel_url.raw_path
+def _path(request: Asking) -> str:
+    """The path alone: a query may carry a key. Its raw form has no line breaks."""
+    return request.rel_url.raw_path if isinstance(request, web.BaseRequest) else request.raw_path
+
+
+def _note(request: Asking, notes: Notes, status: int, seconds: float, tally: Tally) -> None:
+    path = _path(request)
     tally.request(notes.model, status, seconds)
     level = logging.DEBUG if path in _QUIET and status < 400 else logging.INFO
     if log.isEnabledFor(level):
-        # The path only: a query may carry a key. Its raw form has no line breaks.
         log.log(
             level,
             "%s %s %s%s %s %.1f ms",
@@ -269,8 +303,10 @@ class Endpoint:
                 "auto_decompress": False,
             }
 
+            plain = _plain_handlers(self._parts)
+
             def connection() -> Connection:
-                return Connection(server, loop=loop, **choices)
+                return Connection(server, plain=plain, loop=loop, **choices)
 
             for sock in sockets:
                 self._servers.append(await loop.create_server(connection, sock=sock, backlog=1024))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp.typedefs import Handler
 from msgspec import Struct
@@ -197,7 +197,7 @@ def calls(
         named = "/rerank" if path == "/reranking" else path
         post(
             path,
-            inference.handler(kind),
+            cast(Handler, inference.handler(kind)),
             _SUMMARIES[named],
             "Models",
             body=_BODIES[named],

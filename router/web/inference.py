@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import hdrs
 from msgspec import UNSET, Raw, Struct
 
 from router.catalog.kinds import A_MODEL, EMBEDDING, LLM, RERANKING
 from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
-from router.web import embeddings, requests
+from router.web import embeddings, requests, respond
 from router.web.api import Lease, RouterApi
+from router.web.asking import Answer, Asking
 from router.web.errors import WorkerError
 from router.web.notes import NOTES
 from router.web.options import WebOptions
@@ -121,15 +122,15 @@ class Inference:
             exchange.fail(error)
             stream.expire(self._options.stalled_client_s)
 
-    def handler(self, kind: Kind) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def handler(self, kind: Kind) -> Callable[[Asking], Awaitable[Answer]]:
         """The handler of one call."""
 
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(request: Asking) -> Answer:
             return await self._handle(request, kind)
 
         return handle
 
-    async def _handle(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+    async def _handle(self, request: Asking, kind: Kind) -> Answer:
         job = await self._understand(request, kind)
         streams = kind.streams and job.fields.stream is True
         silence_s = self._options.silence_s if streams else None
@@ -153,7 +154,7 @@ class Inference:
         finally:
             stream.close()
 
-    async def _understand(self, request: web.Request, kind: Kind) -> _Job:
+    async def _understand(self, request: Asking, kind: Kind) -> _Job:
         options = self._options
         requests.check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
         body = await self._bodies.read(request)
@@ -180,7 +181,7 @@ class Inference:
             body = await requests.rewritten(body, options, model=named)
         return _Job(kind, fields, body, target.name, route, keep_alive_s, base64)
 
-    async def _answer(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+    async def _answer(self, request: Asking, job: _Job, stream: EventStream) -> Answer:
         while True:
             try:
                 return await self._answer_by(request, job, stream)
@@ -190,7 +191,7 @@ class Inference:
                 request[NOTES].model = job.name
                 job.body = await requests.rewritten(job.body, self._options, model=job.name)
 
-    async def _answer_by(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+    async def _answer_by(self, request: Asking, job: _Job, stream: EventStream) -> Answer:
         """Let the model that the job names answer.
 
         Raises:
@@ -205,7 +206,7 @@ class Inference:
         except NotReached as exc:
             raise WorkerDied(f"The worker of {job.name} cannot be reached. {exc}") from exc
 
-    async def _attempt(self, request: web.Request, job: _Job, stream: EventStream) -> web.StreamResponse:
+    async def _attempt(self, request: Asking, job: _Job, stream: EventStream) -> Answer:
         lease = await self._acquire(job)
         loop = asyncio.get_running_loop()
         asked = began = loop.time()
@@ -262,7 +263,7 @@ class Inference:
             self._routing.granted(route, lease.model.name)
         return lease
 
-    async def _send_plainer(self, request: web.Request, job: _Job, exchange: Exchange) -> None:
+    async def _send_plainer(self, request: Asking, job: _Job, exchange: Exchange) -> None:
         """Ask once more without `encoding_format`, if it is that what a worker refuses."""
         refusal = await self._refusal(job, exchange)
         if job.kind is not EMBEDDINGS or "encoding" not in refusal.message:
@@ -271,8 +272,8 @@ class Inference:
         await exchange.send(job.kind.path, request.raw_headers, plainer)
 
     async def _pass_on(
-        self, request: web.Request, job: _Job, stream: EventStream, exchange: Exchange
-    ) -> tuple[web.StreamResponse, Usage]:
+        self, request: Asking, job: _Job, stream: EventStream, exchange: Exchange
+    ) -> tuple[Answer, Usage]:
         status = exchange.status
         if status >= 400:
             raise await self._refusal(job, exchange)
@@ -284,9 +285,7 @@ class Inference:
             raise BadAnswer("The worker answered with no stream although one was asked for.")
         return await self._pass_whole(request, job, stream, exchange)
 
-    async def _pass_stream(
-        self, job: _Job, stream: EventStream, exchange: Exchange
-    ) -> tuple[web.StreamResponse, Usage]:
+    async def _pass_stream(self, job: _Job, stream: EventStream, exchange: Exchange) -> tuple[Answer, Usage]:
         trace = job.trace()
         splice = FirstEvent(ROUTE_MEMBER, trace) if trace is not None else None
         response = await stream.start(exchange.headers())
@@ -310,8 +309,8 @@ class Inference:
         return response, ending.usage
 
     async def _pass_whole(
-        self, request: web.Request, job: _Job, stream: EventStream, exchange: Exchange
-    ) -> tuple[web.StreamResponse, Usage]:
+        self, request: Asking, job: _Job, stream: EventStream, exchange: Exchange
+    ) -> tuple[Answer, Usage]:
         """Hold the answer until its end is known, so that a broken one gets a true status.
 
         A large one goes on as it comes.
@@ -327,7 +326,7 @@ class Inference:
                 if job.base64 and embeddings.has_numbers(body):
                     body = await self._in_base64(body)
                 headers = self._headers(job, exchange)
-                return web.Response(body=_with_trace(body, job), headers=headers), usage
+                return respond.whole(request, _with_trace(body, job), headers), usage
             held.append(data)
             size += len(data)
             if size > most and job.base64 and embeddings.has_numbers(b"".join(held)):
@@ -341,10 +340,8 @@ class Inference:
             return embeddings.in_base64(body)
         return await asyncio.to_thread(embeddings.in_base64, body)
 
-    async def _pass_large(
-        self, request: web.Request, job: _Job, start: bytes, exchange: Exchange
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers=self._headers(job, exchange))
+    async def _pass_large(self, request: Asking, job: _Job, start: bytes, exchange: Exchange) -> Answer:
+        response = respond.streaming(request, self._headers(job, exchange))
         begin = _with_trace(start, job)
         length = exchange.header(b"content-length")
         if length.isdecimal():

@@ -9,10 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs
 
 from router import logs
 from router.errors import ConfigError, RouterError
+from router.web.asking import Asking
 from router.web.keyfile import VARIABLE, KeyFile, digest
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Keys:
         """Whether there is any key."""
         return bool(self._digests or self._fixed)
 
-    async def check(self, request: web.Request) -> None:
+    async def check(self, request: Asking) -> None:
         """Refuse a request that carries no valid key.
 
         Raises:
@@ -112,7 +113,7 @@ class Keys:
         self._digests, self._seen = tuple(entry.digest.encode() for entry in entries), seen
 
 
-def given_key(request: web.BaseRequest) -> str:
+def given_key(request: Asking) -> str:
     """The key that a request carries, in any of the headers that clients use; "" without one."""
     scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     if scheme.lower() == "bearer" and credentials.strip():

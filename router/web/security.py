@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 
 from router.errors import BadRequest, Forbidden
+from router.web.asking import Asking
 from router.web.errors import UnsupportedMediaType
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -29,9 +30,7 @@ _METHODS: Final = "GET, HEAD, POST, OPTIONS"
 _HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1000}")
 
 
-def check(
-    request: web.BaseRequest, bound_hosts: Collection[str], cors_origins: Collection[str] = ()
-) -> str | None:
+def check(request: Asking, bound_hosts: Collection[str], cors_origins: Collection[str] = ()) -> str | None:
     """Refuse a request that is not addressed to this endpoint or that another site's page makes.
 
     Returns the origin of a page elsewhere that may call because it is one of `cors_origins`; else None.
@@ -56,7 +55,7 @@ def check(
     return _check_origin(request, host, cors_origins)
 
 
-def is_local(request: web.BaseRequest) -> bool:
+def is_local(request: Asking) -> bool:
     """Whether the caller is on this machine: it comes from loopback, or from the address that it calls."""
     transport = request.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
@@ -85,7 +84,7 @@ def cors_headers(origin: str) -> Mapping[str, str]:
     }
 
 
-def preflight(request: web.BaseRequest) -> web.Response | None:
+def preflight(request: Asking) -> web.Response | None:
     """The answer to a browser that asks whether a listed page may call; None if this is no such question."""
     if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in request.headers:
         return None
@@ -96,7 +95,7 @@ def preflight(request: web.BaseRequest) -> web.Response | None:
     wanted = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "")
     if wanted and _HEADER_NAMES.fullmatch(wanted):
         headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = wanted
-    if request.headers.get("Access-Control-Request-Private-Network") == "true":
+    if request.headers.get("Access-Control-Request-Private-Network", "") == "true":
         headers["Access-Control-Allow-Private-Network"] = "true"
     return web.Response(status=204, headers=headers)
 
@@ -144,7 +143,7 @@ def host_of(authority: str) -> str | None:
     return name.removesuffix(".")
 
 
-def require_json(request: web.BaseRequest) -> None:
+def require_json(request: Asking) -> None:
     """Refuse a call that changes the router unless its body is declared as JSON.
 
     A page can send other content types anywhere without asking first; JSON it cannot.
@@ -159,7 +158,7 @@ def require_json(request: web.BaseRequest) -> None:
         )
 
 
-def _host_header(request: web.BaseRequest) -> str | None:
+def _host_header(request: Asking) -> str | None:
     hosts = request.headers.getall(hdrs.HOST, [])
     if len(hosts) > 1:
         raise BadRequest("The request has more than one Host header.", param="Host")
@@ -181,7 +180,7 @@ def _host_in_target(target: str) -> str | None:
         return ""
 
 
-def _own_address(request: web.BaseRequest) -> str | None:
+def _own_address(request: Asking) -> str | None:
     transport = request.transport
     name = transport.get_extra_info("sockname") if transport is not None else None
     return str(name[0]) if isinstance(name, tuple) else None
@@ -197,7 +196,7 @@ def _literal(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return mapped or address
 
 
-def _check_origin(request: web.BaseRequest, host: str | None, cors_origins: Collection[str]) -> str | None:
+def _check_origin(request: Asking, host: str | None, cors_origins: Collection[str]) -> str | None:
     origins = request.headers.getall(hdrs.ORIGIN, [])
     listed = None
     for origin in origins:
@@ -215,7 +214,7 @@ def _check_origin(request: web.BaseRequest, host: str | None, cors_origins: Coll
     # Without an Origin (an image, a script, a plain GET) the browser still says where the call comes from.
     # Following a link to here is fine: the page that has the link does not see the answer.
     site = request.headers.get("Sec-Fetch-Site", "none")
-    if site in ("cross-site", "same-site") and request.headers.get("Sec-Fetch-Mode") != "navigate":
+    if site in ("cross-site", "same-site") and request.headers.get("Sec-Fetch-Mode", "") != "navigate":
         raise Forbidden("Calls from web pages of another origin are refused.", code="forbidden_origin")
     return None
 

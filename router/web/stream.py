@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 
-from aiohttp import web
-
 from router.errors import RouterError
+from router.web.asking import Asking, Streaming
 from router.web.errors import error_event
+from router.web.respond import streaming
 from router.web.sse import COMMENT, Scanner
 
 # An event must reach the client when it is written: no cache, no proxy that collects.
@@ -26,7 +26,7 @@ class EventStream:
 
     def __init__(
         self,
-        request: web.Request,
+        request: Asking,
         route: str | None,
         silence_s: float | None,
         keep: int = 64 << 10,
@@ -43,20 +43,18 @@ class EventStream:
         self._beat: asyncio.Task[None] | None = None
         self._closed = False
         self.scanner = Scanner(keep)
-        self.response: web.StreamResponse | None = None
+        self.response: Streaming | None = None
 
     @property
     def started(self) -> bool:
         """Whether the status line has gone out."""
         return self.response is not None
 
-    async def start(self, headers: Iterable[tuple[str, str]] = ()) -> web.StreamResponse:
+    async def start(self, headers: Iterable[tuple[str, str]] = ()) -> Streaming:
         """Send the headers, unless they are out already."""
         if self.response is not None:
             return self.response
-        response = self.response = web.StreamResponse()
-        for name, value in headers:
-            response.headers.add(name, value)
+        response = self.response = streaming(self._request, headers)
         response.headers.update(_HEADERS)
         response.headers["Content-Type"] = "text/event-stream"
         if self._route is not None:
@@ -71,7 +69,7 @@ class EventStream:
         self.scanner.feed(data)
         await response.write(data)
 
-    async def fail(self, error: RouterError) -> web.StreamResponse:
+    async def fail(self, error: RouterError) -> Streaming:
         """End with an event that tells the error. An event that was under way is ended first."""
         response = await self.start()
         self._hush()

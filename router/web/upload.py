@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import hdrs, web
 
 from router.errors import BadRequest, RouterError, Unavailable
+from router.web.asking import Asking, Content
 from router.web.errors import UnsupportedMediaType, too_large
 from router.web.options import WebOptions
 
@@ -44,7 +45,7 @@ class Bodies:
         # By the request's identity: each is let go before it ends.
         self._parts: dict[int, int] = {}
 
-    async def read(self, request: web.Request, limit: int | None = None) -> Body:
+    async def read(self, request: Asking, limit: int | None = None) -> Body:
         """The whole body. Its bytes count until `let_go`.
 
         Raises:
@@ -70,11 +71,11 @@ class Bodies:
             return await self._inflated(request, body, most)
         return body
 
-    def let_go(self, request: web.Request) -> None:
+    def let_go(self, request: Asking) -> None:
         """The request's body is no longer held. Idempotent."""
         self.held -= self._parts.pop(id(request), 0)
 
-    async def _receive(self, request: web.Request, length: int | None, most: int) -> Body:
+    async def _receive(self, request: Asking, length: int | None, most: int) -> Body:
         stream = request.content
         if length is not None:
             self._take(request, length)
@@ -98,7 +99,7 @@ class Bodies:
             raise BadRequest(f"The request body cannot be read: {exc}"[:300]) from None
         return body
 
-    async def _next(self, stream: StreamReader) -> bytes:
+    async def _next(self, stream: Content) -> bytes:
         try:
             async with asyncio.timeout(self._options.upload_stall_s):
                 return await stream.readany()
@@ -107,7 +108,7 @@ class Bodies:
                 f"Nothing more of the request body came for {self._options.upload_stall_s:g} s."
             ) from None
 
-    async def _inflated(self, request: web.Request, body: Body, most: int) -> Body:
+    async def _inflated(self, request: Asking, body: Body, most: int) -> Body:
         bound = min(most, _GROWTH_FREE + _MOST_GROWTH * len(body))
         self._take(request, min(bound, _GROWTH_FREE))
         if len(body) <= 1024:
@@ -118,7 +119,7 @@ class Bodies:
         self._take(request, len(whole))
         return whole
 
-    def _take(self, request: web.Request, size: int) -> None:
+    def _take(self, request: Asking, size: int) -> None:
         part = self._parts.get(id(request), 0)
         others = self.held - part
         if others and self.held + size > self._total():

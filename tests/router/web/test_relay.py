@@ -210,7 +210,7 @@ async def test_what_of_a_workers_headers_goes_on() -> None:
         assert answer.headers["x-kept"] == "yes"
         assert answer.headers["content-type"] == "application/json; charset=utf-8"
         assert not {"access-control-allow-origin", "set-cookie", "x-hop"} & set(answer.headers)
-        assert "llama" not in answer.headers["server"]
+        assert "server" not in answer.headers
 
 
 async def test_a_client_that_does_not_read_stops_the_worker() -> None:
