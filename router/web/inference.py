@@ -201,6 +201,7 @@ class Inference:
             return await self._attempt(request, job, stream)
         # Its process died between the grant and the request, or nobody listens there any more. Nothing was
         # sent: ask anew, once.
+        stream.reprieve()
         try:
             return await self._attempt(request, job, stream)
         except NotReached as exc:

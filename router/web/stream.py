@@ -88,6 +88,12 @@ class EventStream:
         if self._deadline is None:
             self._deadline = self._loop.call_later(seconds, self._abort)
 
+    def reprieve(self) -> None:
+        """Take `expire` back: another worker is asked."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def close(self) -> None:
         """The handler ends: no more comments, no deadline."""
         self._hush()

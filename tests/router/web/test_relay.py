@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from router.web.options import WebOptions
-from tests.router.web.fakes import CHAT, OPTIONS, REPLY, Client, Peer, chat, reply, site
+from tests.router.web.fakes import CHAT, OPTIONS, REPLY, SAFETY_S, Client, Peer, chat, reply, site
 
 CASES = 2000
 CONNECTIONS = 20
@@ -278,6 +278,36 @@ async def test_a_worker_that_takes_no_connection_is_asked_for_anew_once() -> Non
         assert [lease.released.is_set() for lease in s.api.leases] == [True, True]
         # It had died, which the router notices by itself.
         assert not any(lease.condemned for lease in s.api.leases)
+
+
+async def test_who_is_asked_for_anew_is_not_cut_for_the_first_workers_end() -> None:
+    options = WebOptions(silence_s=30.0, death_s=SAFETY_S, stalled_client_s=0.02)
+    async with site(reply, options) as s, site(reply) as other:
+        await s.worker.stop()
+        granted, loop, loaded = s.api.acquire, asyncio.get_running_loop(), asyncio.Event()
+
+        async def acquire(model: str, **more: object) -> object:
+            if s.api.leases:
+                # Its model is loaded again, which takes longer than a client may go without reading.
+                loop.call_later(2 * options.stalled_client_s, loaded.set)
+                await loaded.wait()
+                s.api.worker = other.worker
+                return await granted(model, **more)  # type: ignore[arg-type]  # passed through
+            lease = await granted(model, **more)  # type: ignore[arg-type]  # passed through
+
+            def die() -> None:
+                lease.cut.set_result("worker_died")
+                s.worker.die(-9)
+
+            # While the router looks whether the worker that takes no connection has died.
+            loop.call_later(0.01, die)
+            return lease
+
+        s.api.acquire = acquire  # type: ignore[method-assign,assignment]  # the second grant is another worker's
+        answer = await s.ask("POST", CHAT, chat())
+        assert answer.status == 200
+        assert answer.whole
+        assert len(s.api.leases) == 2
 
 
 async def test_a_worker_that_stays_unreachable_is_a_502() -> None:
