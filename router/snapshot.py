@@ -245,13 +245,21 @@ class ProviderView(Struct, frozen=True):
 
 
 class DownloadView(Struct, frozen=True):
-    """A download under way or ended. `total` is None until the server tells it."""
+    """A download under way or ended. `total` is None until the server tells it.
+
+    `state` is `running`, `done`, `failed` or `cancelled`. `kind` is `model`, or "" for anything else. `stage`
+    says what a running one does, such as `resolving`, `waiting`, `downloading` or `placing`, "" if that is
+    plain. `per_s` are the bytes that came in a second lately, 0 while unknown.
+    """
 
     name: str
     state: str
     done: int
     total: int | None
     error: str = ""
+    kind: str = ""
+    stage: str = ""
+    per_s: float = 0.0
 
 
 class Snapshot(Struct, frozen=True):

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -21,6 +22,8 @@ from router.errors import RouterError
 from router.memory.demand import model_type
 from router.memory.header import ModelHeader, read_shards
 from router.settings.watching import INTERVAL_S, Settling, Waker
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +139,18 @@ class Catalog:
                 if self.on_problems is not None:
                     self.on_problems()
             return self._models
+
+    async def alter(self, work: Callable[[], T], *, settle: bool = True) -> T:
+        """Change files at a time when nobody looks at them, then look: the models are current afterwards.
+
+        Args:
+            work: run in a thread. Its exceptions are passed on.
+            settle: as of `scan`.
+        """
+        async with self._order:
+            result = await asyncio.to_thread(work)
+        await self.scan(settle=settle)
+        return result
 
     async def watch(self) -> None:
         """Scan whenever something changed, until cancelled."""

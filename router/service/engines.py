@@ -287,7 +287,7 @@ def make_engines(
 
 @contextlib.asynccontextmanager
 async def standalone(
-    paths: Paths, store: SettingsStore, progress: Progress | None = None
+    paths: Paths, store: SettingsStore, progress: Callable[[int, int | None], None] | None = None
 ) -> AsyncIterator[Engines]:
     """The engines for a command that runs without a router; settings go into the file.
 

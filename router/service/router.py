@@ -13,11 +13,12 @@ from typing import Any, Final
 from msgspec import structs
 
 from router.catalog.catalog import Catalog
-from router.catalog.demo import DEMO, fetch_demo
+from router.catalog.hub_api import Hub
 from router.catalog.model import Model
 from router.catalog.options import NO_OPTIONS, LoadOptions, as_mapping
 from router.catalog.options_file import OptionsFile
 from router.catalog.places import stores
+from router.catalog.removal import Deleted
 from router.devices import machine
 from router.devices.base import DeviceProvider, DeviceReading
 from router.devices.sampler import Sampler, Source
@@ -50,6 +51,7 @@ from router.service.options import load_options
 from router.service.placing import Placing
 from router.service.planning import plan_table
 from router.service.publishing import Publisher
+from router.service.pulling import DEMO_NAME, Pull, Pulling, hub_root
 from router.service.sampling import Wanted, keep_reading
 from router.service.sizing import Size, Sizing
 from router.service.status import status_of
@@ -131,6 +133,14 @@ class Router:
             self._publish,
         )
         self._downloads = Downloads(self._publish)
+        self._pulling = Pulling(
+            self._catalog,
+            self._downloads,
+            Hub(environ),
+            lambda: hub_root(self._store.settings.model_sources, environ),
+            paths.models_dir,
+            self._use_of,
+        )
         self._lag = LagProbe()
         self._keys = Keys(KeyFile(paths.config_file.with_name(KEYS_NAME)), environ)
         self._endpoint = Endpoint(self, keys=self._keys)
@@ -796,16 +806,64 @@ class Router:
             raise RuntimeError("The router has not been started.")
         return self._engines
 
-    # The demo model
+    # Models to have, and to have no longer
+
+    async def pull(self, name: str) -> Pull:
+        """Start pulling a model of the Hugging Face hub, or join the pull of it that is under way.
+
+        `name` is `owner/repo`, `owner/repo:Q4_K_M`, `owner/repo:file.gguf`, each with `hf.co/` before it and
+        `@revision` after the repository if wanted, or `demo` for the demo model.
+
+        Raises:
+            BadRequest: it names no model of the hub.
+            Conflict: the settings leave the hub's cache out.
+        """
+        return self._pulling.pull(name)
+
+    async def cancel_pull(self, name: str) -> None:
+        """Stop a pull; the next one goes on where this one ended.
+
+        Raises:
+            NotFound: nothing of that name is being pulled.
+        """
+        self._pulling.cancel(name)
 
     async def pull_demo(self) -> Awaitable[None]:
         """Start fetching the demo model, or join the fetch under way. Await the result for its end."""
+        pull = await self.pull(DEMO_NAME)
 
-        async def fetch(progress: Callable[[int, int | None], None]) -> None:
-            await fetch_demo(self._paths.models_dir, progress)
-            await self._catalog.scan()
+        async def end() -> None:
+            await pull.wait()
 
-        return self._downloads.begin(DEMO.name, fetch)
+        return end()
+
+    async def delete(self, name: str) -> Deleted:
+        """Delete a policy, or the files of a model: those of the app's own folder and of the hub's cache.
+
+        Shards and a projector go with a model, and nothing that another model needs.
+
+        Raises:
+            ModelNotFound: there is no policy or model of that name.
+            Conflict: the model is loaded, pinned or being pulled.
+            Forbidden: its files are not ours to delete.
+            RouterError: a file cannot be deleted.
+        """
+        if name in self._policies.policies:
+            await self._policies.delete(name)
+            return Deleted(name, "policy")
+        return await self._pulling.delete(self._model(name))
+
+    def _use_of(self, model: str) -> str:
+        """Why the files of a model must stay, "" if nothing speaks for that."""
+        if self._reconciler is None:
+            return ""
+        table = self._reconciler.table
+        resident = next(iter(table.of_model(model)), None)
+        if resident is not None:
+            return "being loaded" if resident.state is ResidentState.LOADING else "loaded"
+        if table.waiting_for(model):
+            return "asked for"
+        return "pinned" if model in table.pinned else ""
 
     async def cancel_download(self, name: str) -> None:
         """Stop a download; the next one goes on where this one ended.

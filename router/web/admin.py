@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET, Struct, UnsetType
 
-from router.catalog.demo import DEMO as DEMO_MODEL
-from router.errors import BadRequest, ModelNotFound
+from router.errors import BadRequest
 from router.policy import parse
 from router.policy.request import RequestView
+from router.units import gib
 from router.web import health, requests
 from router.web.api import RouterApi
 from router.web.options import WebOptions
@@ -22,8 +22,6 @@ from router.web.tally import Tally
 from router.web.upload import Bodies, Body
 
 T = TypeVar("T")
-
-DEMO: Final = "demo"
 
 
 class _Unload(Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,44 +140,46 @@ class Admin:
         return success(f"{what}: unloaded.", model_name=name)
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
-        """`POST /v1/pull`: a policy document, or the demo model; with `stream`, progress as events."""
+        """`POST /v1/pull`: a policy document, or a model of the hub; with `stream`, progress as events."""
         document = await self._object(request)
         if document.get("recipe") == parse.RECIPE:
             policy = await self._api.register_policy(document)
             return success(f"The policy {policy.name} is registered.", model_name=policy.name)
         stream = document.pop("stream", False)
         name = _take_name(document)
-        if name not in (DEMO, DEMO_MODEL.name) or document:
+        if document:
+            key = next(iter(document))
             raise BadRequest(
-                f'Only the demo model ({{"model_name": "{DEMO}"}}) can be fetched, and policies registered '
-                f"(recipe {parse.RECIPE}). Put other GGUF files into a models folder.",
-                param=next(iter(document), "model_name"),
+                f"`{key[:80]}` is not known here. A model is named by model_name alone, such as "
+                f"owner/repo:Q4_K_M; a policy has the recipe {parse.RECIPE}.",
+                param=key,
             )
         if not isinstance(stream, bool):
             raise BadRequest("`stream` must be true or false.", param="stream")
-        end = self._pulls.hold(await self._api.pull_demo())
+        pull = await self._api.pull(name)
+        end = self._pulls.hold(pull.wait())
         if stream:
             return await stream_progress(
-                request, self._api, self._options, end, DEMO_MODEL.name, {"model_name": DEMO_MODEL.name}
+                request, self._api, self._options, end, pull.name, lambda model: {"model_name": model}
             )
         await asyncio.wait([end])
-        raise_failure(end)
-        return success("The demo model is here.", model_name=name)
+        model = raise_failure(end)
+        return success(f"{model} is here.", model_name=model)
 
-    async def delete(self, request: web.Request) -> web.Response:
-        """`POST /v1/delete {model_name}`: a policy."""
+    async def cancel_pull(self, request: web.Request) -> web.Response:
+        """`POST /v1/pull/cancel {model_name}`: stop a pull; what has arrived is kept."""
         wanted = await self.read(request, _Delete)
         name = _named(wanted.model_name, wanted.model)
-        try:
-            await self._api.delete_policy(name)
-        except ModelNotFound:
-            if not any(m.name == name or name in m.aliases for m in self._api.snapshot.models):
-                raise
-            raise BadRequest(
-                f"{name} is a model file; only policies can be deleted here. Remove the file itself.",
-                param="model_name",
-            ) from None
-        return success(f"The policy {name} is deleted.", model_name=name)
+        await self._api.cancel_pull(name)
+        return success(f"{name} is no longer being pulled. What has arrived is kept.", model_name=name)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """`POST /v1/delete {model_name}`: a policy, or the files of a model."""
+        wanted = await self.read(request, _Delete)
+        deleted = await self._api.delete(_named(wanted.model_name, wanted.model))
+        what = f"The {deleted.kind} {deleted.name} is deleted"
+        freed = f"; {gib(deleted.freed)} is free again" if deleted.freed else ""
+        return success(f"{what}{freed}.", model_name=deleted.name, bytes_freed=deleted.freed)
 
     async def set(self, request: web.Request) -> web.Response:
         """`POST /internal/set {key: value, ...}`: all or none; answers with the values in force."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from router.catalog.model import Model
+from router.catalog.pull import PullProgress
+from router.catalog.removal import Deleted
 from router.engines.base import Worker
 from router.policy.document import Policy
 from router.policy.evaluate import Decision
@@ -31,6 +33,28 @@ class Lease(Protocol):
 
     def release(self, *, tokens: int = 0, seconds: float = 0.0) -> None:
         """Give the hold back. Idempotent, never blocks. The rate shown is `tokens` generated in `seconds`."""
+
+
+class Pull(Protocol):
+    """A pull under way, or ended. Giving up on it does not end it: `cancel_pull` does."""
+
+    @property
+    def name(self) -> str:
+        """What it is called among the downloads of the snapshot."""
+
+    async def wait(self) -> str:
+        """Wait for its end. Returns the name that the catalog lists the model by.
+
+        Raises:
+            RouterError: it failed, or was cancelled.
+        """
+
+    def __aiter__(self) -> AsyncIterator[PullProgress]:
+        """How far it is, now and whenever that changes, until it ends.
+
+        Raises:
+            RouterError: it failed, or was cancelled.
+        """
 
 
 class RouterApi(Protocol):
@@ -170,8 +194,33 @@ class RouterApi(Protocol):
     async def enable_policy(self, name: str, enabled: bool) -> None:
         """Switch a policy on or off without deleting it."""
 
-    async def pull_demo(self) -> Awaitable[None]:
-        """Start fetching the demo model, or join the fetch under way. Await the result for its end."""
+    async def pull(self, name: str) -> Pull:
+        """Start pulling a model of the Hugging Face hub, or join the pull of it that is under way.
+
+        `name` is `owner/repo`, `owner/repo:Q4_K_M`, `owner/repo:file.gguf`, each with `hf.co/` before it and
+        `@revision` after the repository if wanted, or `demo` for the demo model.
+
+        Raises:
+            BadRequest: it names no model of the hub.
+            Conflict: the settings leave the hub's cache out.
+        """
+
+    async def cancel_pull(self, name: str) -> None:
+        """Stop a pull; the next one goes on where this one ended.
+
+        Raises:
+            NotFound: nothing of that name is being pulled.
+        """
+
+    async def delete(self, name: str) -> Deleted:
+        """Delete a policy, or the files of a model: those of the app's own folder and of the hub's cache.
+
+        Raises:
+            ModelNotFound: there is no policy or model of that name.
+            Conflict: the model is loaded, pinned or being pulled.
+            Forbidden: its files are not ours to delete.
+            RouterError: a file cannot be deleted.
+        """
 
     async def refresh_engines(self) -> None:
         """Ask which GPU builds of the engine there are; the snapshot shows them.

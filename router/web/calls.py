@@ -239,21 +239,39 @@ def calls(
     post(
         "/pull",
         admin.pull,
-        "Register a policy, or fetch the demo model",
+        "Register a policy, or pull a model of the Hugging Face hub",
         "Catalog",
-        body=_object(model_name=_NAME, model=_NAME, recipe=_TEXT, stream=_FLAG),
+        body=_object(
+            model_name={
+                **_NAME,
+                "description": "owner/repo, owner/repo:Q4_K_M or owner/repo:file.gguf, with @revision after "
+                "the repository for another than main; or demo.",
+            },
+            model=_NAME,
+            recipe=_TEXT,
+            stream=_FLAG,
+        ),
         answer=_DONE,
         kinds=(JSON, EVENTS),
         bad=(404, 409, 500, 502, 507),
     )
     post(
-        "/delete",
-        admin.delete,
-        "Delete a policy",
+        "/pull/cancel",
+        admin.cancel_pull,
+        "Stop a pull; what has arrived is kept",
         "Catalog",
         body={**_closed(**_NAMES), **_ONE_NAME},
         answer=_DONE,
-        bad=(404, 500),
+        bad=(404,),
+    )
+    post(
+        "/delete",
+        admin.delete,
+        "Delete a policy, or the files of a model",
+        "Catalog",
+        body={**_closed(**_NAMES), **_ONE_NAME},
+        answer=_DONE,
+        bad=(404, 409, 500),
     )
     get("/health", admin.health, "Tell the state of everything", "State", answer=_HEALTH)
     get(

@@ -61,7 +61,7 @@ class EngineCalls:
         name = download_name(wanted.id)
         if wanted.stream:
             done: dict[str, Any] = {"model_name": name, "id": wanted.id}
-            return await stream_progress(request, self._api, self._options, end, name, done)
+            return await stream_progress(request, self._api, self._options, end, name, lambda _: done)
         return success(f"{name}: being fetched.", status=202, id=wanted.id)
 
     async def use(self, request: web.Request) -> web.Response:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -15,6 +15,8 @@ from router.web.api import RouterApi
 from router.web.errors import error_event
 from router.web.options import WebOptions
 
+T = TypeVar("T")
+
 _EVENTS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -22,11 +24,16 @@ async def stream_progress(
     request: web.Request,
     api: RouterApi,
     options: WebOptions,
-    end: asyncio.Future[None],
+    end: asyncio.Future[T],
     download: str,
-    complete: Mapping[str, Any],
+    complete: Callable[[T], Mapping[str, Any]],
 ) -> web.StreamResponse:
-    """Answer with events `progress` until a download ends, then with `complete` or an error."""
+    """Answer with events `progress` until a download ends, then with `complete` or an error.
+
+    Args:
+        download: its name in the snapshot.
+        complete: what the last event tells, made of what the download gave.
+    """
     response = web.StreamResponse(headers=_EVENTS)
     await response.prepare(request)
     changed = asyncio.Event()
@@ -46,11 +53,11 @@ async def stream_progress(
     finally:
         unsubscribe()
     try:
-        raise_failure(end)
+        result = raise_failure(end)
     except RouterError as error:
         await response.write(error_event(error))
     else:
-        await response.write(_event("complete", complete))
+        await response.write(_event("complete", complete(result)))
     await response.write_eof()
     return response
 
@@ -59,23 +66,23 @@ class Fetches:
     """Fetches under way. They go on for whoever else waits for them, should the client that asked leave."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
 
-    def hold(self, fetch: Awaitable[None]) -> asyncio.Future[None]:
+    def hold(self, fetch: Awaitable[T]) -> asyncio.Future[T]:
         """Keep a fetch until its end. Returns that end."""
         end = asyncio.ensure_future(fetch)
         self._running.add(end)
         end.add_done_callback(self._ended)
         return end
 
-    def _ended(self, end: asyncio.Future[None]) -> None:
+    def _ended(self, end: asyncio.Future[Any]) -> None:
         self._running.discard(end)
         if not end.cancelled():
             end.exception()  # Marks it as seen: the client may have left.
 
 
-def raise_failure(end: asyncio.Future[None]) -> None:
-    """Raise what made a download fail, if it did.
+def raise_failure(end: asyncio.Future[T]) -> T:
+    """What a download that has ended gave.
 
     Raises:
         Unavailable: it was cancelled.
@@ -83,7 +90,7 @@ def raise_failure(end: asyncio.Future[None]) -> None:
     """
     if end.cancelled():
         raise Unavailable("The fetch was cancelled.", code="cancelled")
-    end.result()
+    return end.result()
 
 
 def _progress_event(snapshot: Snapshot, name: str) -> bytes:
@@ -100,6 +107,8 @@ def _progress_event(snapshot: Snapshot, name: str) -> bytes:
             "bytes_downloaded": download.done,
             "bytes_total": download.total,
             "percent": percent,
+            "stage": download.stage,
+            "bytes_per_second": round(download.per_s),
         },
     )
 

@@ -10,10 +10,14 @@ from typing import Any
 import httptools
 import msgspec
 
+from router.catalog.demo import DEMO
+from router.catalog.hub import parse_reference
 from router.catalog.model import EMBEDDING, LLM, RERANKING, Identity, Model
 from router.catalog.options import check_options
+from router.catalog.pull import DOWNLOADING, RESOLVING, PullProgress
+from router.catalog.removal import Deleted
 from router.engines.base import Exit, Worker
-from router.errors import BadRequest, ModelNotFound, NotFound
+from router.errors import BadRequest, Conflict, ModelNotFound, NotFound, Unavailable
 from router.policy.document import Keywords, Policy, Rule
 from router.policy.evaluate import Decision, decide
 from router.policy.fit import GaveWay
@@ -203,6 +207,23 @@ class FakeLease:
             self.released.set()
 
 
+class FakePull:
+    """A pull that ends as a future does, and tells two steps before that."""
+
+    def __init__(self, end: asyncio.Future[None], name: str) -> None:
+        self.name = name
+        self._end = end
+
+    async def wait(self) -> str:
+        await asyncio.shield(self._end)
+        return self.name
+
+    async def __aiter__(self) -> AsyncIterator[PullProgress]:
+        yield PullProgress(RESOLVING)
+        yield PullProgress(DOWNLOADING, 25, 100, "m.gguf", "a" * 64, 25, 100)
+        await asyncio.shield(self._end)
+
+
 class FakeApi:
     """A router without models: what it grants, and when, is the test's to say."""
 
@@ -228,8 +249,9 @@ class FakeApi:
         self.waiting = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.calls: list[tuple[Any, ...]] = []
-        self.pull: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.pulled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pulling = asyncio.Event()
+        self.in_use: set[str] = set()
         self.unsubscribed = asyncio.Event()
         self.simulates = True
         self._callbacks: set[Callable[[Snapshot], None]] = set()
@@ -360,17 +382,35 @@ class FakeApi:
     async def enable_policy(self, name: str, enabled: bool) -> None:
         self.calls.append(("enable", name, enabled))
 
-    async def pull_demo(self) -> Awaitable[None]:
-        self.calls.append(("pull",))
+    async def pull(self, name: str) -> FakePull:
+        if name != "demo":
+            parse_reference(name)
+        self.calls.append(("pull", name))
         self.pulling.set()
-        return self.pull
+        return FakePull(self.pulled, DEMO.name if name == "demo" else name)
+
+    async def cancel_pull(self, name: str) -> None:
+        self.calls.append(("cancel_pull", name))
+        if name != "demo" or self.pulled.done():
+            raise NotFound(f"{name} is not being downloaded.", param="name")
+        self.pulled.set_exception(Unavailable("The pull was cancelled.", code="cancelled"))
+
+    async def delete(self, name: str) -> Deleted:
+        if name in self.policies:
+            await self.delete_policy(name)
+            return Deleted(name, "policy")
+        self.calls.append(("delete", name))
+        found = self.resolve(name)
+        if found.name in self.in_use:
+            raise Conflict(f"{name} is not deleted: it is loaded.", code="model_in_use", param="model_name")
+        return Deleted(found.name, "model", 1 << 30)
 
     async def refresh_engines(self) -> None:
         self.calls.append(("refresh_engines",))
 
     async def get_engine(self, id: str | None) -> Awaitable[None]:
         self.calls.append(("get_engine", id))
-        return self.pull
+        return self.pulled
 
     async def use_engine(self, id: str) -> None:
         raise NotFound(f"There is no engine {id}.", param="id")

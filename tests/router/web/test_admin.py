@@ -55,7 +55,8 @@ async def test_load_and_unload() -> None:
         ("/v1/unload", {"model_name": ""}, "model_name"),
         ("/v1/unload", {"wait": "yes"}, "wait"),
         ("/v1/unload", {"all": True}, None),
-        ("/v1/pull", {"model_name": "owner/repo:Q4"}, "model_name"),
+        ("/v1/pull", {"model_name": "owner"}, "model_name"),
+        ("/v1/pull", {"model_name": "owner/repo:../x.gguf"}, "model_name"),
         ("/v1/pull", {"model_name": "demo", "quant": "Q4"}, "quant"),
         ("/v1/pull", {"model_name": "demo", "stream": "yes"}, "stream"),
         ("/v1/delete", {}, "model_name"),
@@ -115,13 +116,13 @@ async def test_the_demo_model_is_pulled() -> None:
         await client.send("POST", "/v1/pull", b'{"model_name":"demo"}')
         async with asyncio.timeout(SAFETY_S):
             await s.api.pulling.wait()
-        s.api.pull.set_result(None)
+        s.api.pulled.set_result(None)
         assert (await client.answer()).json()["status"] == "success"
 
 
 async def test_a_pull_that_fails_is_told() -> None:
     async with site(reply) as s:
-        s.api.pull.set_exception(RouterError("No network.", code="download_failed", status=502))
+        s.api.pulled.set_exception(RouterError("No network.", code="download_failed", status=502))
         assert (await s.post("/v1/pull", {"model_name": "demo"})).error["code"] == "download_failed"
         answer = await s.post("/v1/pull", {"model_name": "demo", "stream": True})
         assert answer.status == 200
@@ -135,7 +136,7 @@ async def test_a_pull_tells_its_progress() -> None:
         answer = await client.answer(lambda a: b"25.0" in a.body)
         s.api.publish(snapshot(3, downloads=(DownloadView(DEMO.name, "running", 50, None),)))
         await client.more(answer, lambda a: b'"percent":null' in a.body)
-        s.api.pull.set_result(None)
+        s.api.pulled.set_result(None)
         await client.more(answer)
         assert events_of(answer.body)[-1].startswith(b"event: complete\n")
         assert s.api.subscriptions == 0
@@ -150,8 +151,8 @@ async def test_a_client_that_leaves_a_pull_does_not_stop_it() -> None:
                 async with asyncio.timeout(SAFETY_S):
                     await s.api.pulling.wait()
         assert (await s.ask("GET", "/live")).status == 200
-        assert not s.api.pull.cancelled()
-        s.api.pull.set_exception(RouterError("too late for anyone"))
+        assert not s.api.pulled.cancelled()
+        s.api.pulled.set_exception(RouterError("too late for anyone"))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ ENDLESS = ("/v1/events",)
 async def test_everything_answers_as_described(examples: int) -> None:
     """`examples` right requests for each call, and as many wrong ones."""
     async with site(reply) as s:
-        s.api.pull.set_result(None)  # What is fetched is there at once.
+        s.api.pulled.set_result(None)  # What is fetched is there at once.
         document = (await s.ask("GET", "/openapi.json")).json()
         _narrow(document)
         statuses = await asyncio.to_thread(hammer, document, s.endpoint.url, examples, ENDLESS)
