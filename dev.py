@@ -47,7 +47,9 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   test --vulkan       run the tests on a software GPU instead; fetches a llama-server with Vulkan (68 MB)
   lint                ruff, mypy and the import rules
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
+  soak [--minutes N]  run the real program under clients, edits and faults, and look whether all holds
   shots [ARGUMENTS]   take the pictures of the documentation
+  texts [LANGUAGE ...] bring the catalogues of what people read up to date
   package KIND ...    build installers into dist/: tar, wheel, deb, appdir, nsis, dmg, all
   lock [--upgrade]    write the lock files anew from pyproject.toml
 """
@@ -714,6 +716,12 @@ def command_bench(setup: Setup, arguments: list[str]) -> int:
     return run_all([[str(setup.interpreter), str(folder / f"{name}.py")] for name in names], setup.root)
 
 
+def command_soak(setup: Setup, arguments: list[str]) -> int:
+    ensure_tests(setup)
+    os.chdir(setup.root)
+    replace([str(setup.interpreter), "-m", "tests.soak.soak", *arguments])
+
+
 def command_shots(setup: Setup, arguments: list[str]) -> int:
     ensure_tests(setup)
     replace([str(setup.interpreter), str(setup.root / "tests" / "e2e" / "shots.py"), *arguments])
@@ -797,7 +805,9 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
     "test": command_test,
     "lint": command_lint,
     "bench": command_bench,
+    "soak": command_soak,
     "shots": command_shots,
+    "texts": command_texts,
     "package": command_package,
     "lock": command_lock,
 }
