@@ -49,7 +49,6 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
   soak [--minutes N]  run the real program under clients, edits and faults, and look whether all holds
   shots [ARGUMENTS]   take the pictures of the documentation
-  texts [LANGUAGE ...] bring the catalogues of what people read up to date
   package KIND ...    build installers into dist/: tar, wheel, deb, appdir, nsis, dmg, all
   lock [--upgrade]    write the lock files anew from pyproject.toml
 """
@@ -807,7 +806,6 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
     "bench": command_bench,
     "soak": command_soak,
     "shots": command_shots,
-    "texts": command_texts,
     "package": command_package,
     "lock": command_lock,
 }
