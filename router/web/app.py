@@ -33,6 +33,7 @@ from router.web.options import WebOptions
 from router.web.plain import PlainRequest
 from router.web.ports import open_sockets
 from router.web.relay import Relay
+from router.web.shapes import shape_of
 from router.web.tally import Tally
 from router.web.upload import Bodies
 
@@ -189,7 +190,7 @@ async def _guard(parts: _Parts, request: Asking, handler: _Handler) -> Answer:
                 await parts.keys.check(request)
             response = asked or await handler(request)
         except RouterError as error:
-            response = error_response(error)
+            response = error_response(error, shape_of(request.path))
         except web.HTTPException as exc:
             if not isinstance(request, web.Request):
                 raise
@@ -198,7 +199,8 @@ async def _guard(parts: _Parts, request: Asking, handler: _Handler) -> Answer:
             raise
         except Exception:
             log.exception("%s %s failed", request.method, _path(request))
-            response = error_response(RouterError("The router failed; its log says why."))
+            failure = RouterError("The router failed; its log says why.")
+            response = error_response(failure, shape_of(request.path))
         if not response.prepared:
             if respond.has_begun(request):
                 # Part of another answer is out: only the cut connection can tell that it failed.

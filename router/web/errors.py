@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from router.errors import Forbidden, NotFound, RouterError, TooLarge
+from router.web.shapes import ANTHROPIC, OPENAI, body_of, shape_of
 
 # OpenAI's clients try again after these unless told not to; here nothing changes by itself.
 _FINAL: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE})
@@ -46,7 +47,7 @@ class WorkerError(RouterError):
         return {"error": {**mine, **{key: value for key, value in self.error.items() if value is not None}}}
 
 
-def error_response(error: RouterError) -> web.Response:
+def error_response(error: RouterError, shape: str = OPENAI) -> web.Response:
     """The error as JSON with its status and, where they help, `Retry-After` and `x-should-retry`."""
     headers = {}
     if error.status == HTTPStatus.UNAUTHORIZED:
@@ -57,23 +58,23 @@ def error_response(error: RouterError) -> web.Response:
         headers["x-should-retry"] = "false"
     return web.Response(
         status=error.status,
-        body=msgspec.json.encode(error.body()),
+        body=msgspec.json.encode(body_of(error, shape)),
         headers=headers,
         content_type="application/json",
     )
 
 
 def error_event(error: RouterError, name: str = "") -> bytes:
-    """The error as one event of a stream of server-sent events; with a name it says so in the data, too."""
+    """The error as one event of a stream of server-sent events; with a name it is in Anthropic's form."""
     if not name:
         return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
-    data = msgspec.json.encode({"type": name, **error.body()})
+    data = msgspec.json.encode(body_of(error, ANTHROPIC))
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
 def response_for_http(exc: web.HTTPException, request: web.Request, limit: int) -> web.Response:
     """One of aiohttp's own errors in the same shape. `limit` is the largest body in bytes."""
-    response = error_response(_translated(exc, request, limit))
+    response = error_response(_translated(exc, request, limit), shape_of(request.path))
     for name in _KEPT_HEADERS:
         if name in exc.headers:
             response.headers[name] = exc.headers[name]

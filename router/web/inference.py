@@ -17,18 +17,20 @@ from router.catalog.kinds import A_MODEL, EMBEDDING, LLM, RERANKING
 from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
-from router.web import embeddings, requests, respond
+from router.web import anthropic, embeddings, requests, respond
 from router.web.api import Lease, RouterApi
 from router.web.asking import Answer, Asking
 from router.web.errors import WorkerError
+from router.web.lines import LineStream
 from router.web.notes import NOTES
 from router.web.options import WebOptions
 from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Silent, UpstreamError
 from router.web.requests import Fields
 from router.web.routing import GivesWay, Route, Routing
-from router.web.sse import FirstEvent, Usage, usage_in
+from router.web.sse import COMMENT, FirstEvent, Usage, usage_in
 from router.web.stream import EventStream
 from router.web.tally import Last, Tally
+from router.web.turned import Back, Turned
 from router.web.upload import Bodies, Body
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ class Kind(Struct, frozen=True):
         streams: whether it can answer with a stream.
         keep: bytes of a stream's end that are kept to read its ending from.
         event: the name that an error's event needs for its clients to notice it; "" for none.
+        beat: what tells a client that waits that it does not wait in vain.
+        mend: makes of the body what the engine understands.
+        called: the path that clients call, where that is another protocol's.
     """
 
     path: str
@@ -61,14 +66,30 @@ class Kind(Struct, frozen=True):
     streams: bool = False
     keep: int = 64 << 10
     event: str = ""
+    beat: bytes = COMMENT
+    mend: Callable[[Body, WebOptions], Awaitable[Body]] | None = None
+    called: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The path, as clients know it."""
+        return self.called or self.path
 
 
 CHAT: Final = Kind("/v1/chat/completions", LLM, (("messages",),), streams=True)
 COMPLETIONS: Final = Kind("/v1/completions", LLM, (("prompt",),), streams=True)
 # The last event repeats the whole answer.
 RESPONSES: Final = Kind("/v1/responses", LLM, (("input",),), streams=True, keep=1 << 20)
-MESSAGES: Final = Kind("/v1/messages", LLM, (("messages",),), streams=True, event="error")
-COUNT_TOKENS: Final = Kind("/v1/messages/count_tokens", LLM, (("messages",),))
+MESSAGES: Final = Kind(
+    "/v1/messages",
+    LLM,
+    (("messages",),),
+    streams=True,
+    event="error",
+    beat=anthropic.PING,
+    mend=anthropic.mended,
+)
+COUNT_TOKENS: Final = Kind("/v1/messages/count_tokens", LLM, (("messages",),), mend=anthropic.mended)
 EMBEDDINGS: Final = Kind("/v1/embeddings", EMBEDDING, (("input", "content"),))
 RERANK: Final = Kind("/v1/rerank", RERANKING, (("query",), ("documents", "texts")))
 
@@ -84,6 +105,7 @@ KINDS: Final = {
 }
 
 _PATHS: Final = {LLM: "/v1/chat/completions", EMBEDDING: "/v1/embeddings", RERANKING: "/v1/rerank"}
+_OLLAMA_PATHS: Final = {**_PATHS, LLM: "/api/chat", EMBEDDING: "/api/embed"}
 
 
 class _Job(Struct):
@@ -96,6 +118,8 @@ class _Job(Struct):
     route: Route | None
     keep_alive_s: float | None
     base64: bool = False
+    back: Back | None = None
+    context: int = 0
 
     def trace(self) -> dict[str, Any] | None:
         """How the policy chose, if there is one and the client asks for it."""
@@ -130,13 +154,19 @@ class Inference:
 
         return handle
 
-    async def _handle(self, request: Asking, kind: Kind) -> Answer:
-        job = await self._understand(request, kind)
+    async def translated(self, request: Asking, turned: Turned) -> Answer:
+        """Answer a request of another protocol, which has been put into OpenAI's form."""
+        return await self._handle(request, turned.kind, turned)
+
+    async def _handle(self, request: Asking, kind: Kind, turned: Turned | None = None) -> Answer:
+        job = await self._understand(request, kind, turned)
         streams = kind.streams and job.fields.stream is True
         silence_s = self._options.silence_s if streams else None
-        stream = EventStream(
-            request, job.route.header if job.route else None, silence_s, kind.keep, kind.event
-        )
+        route = job.route.header if job.route else None
+        if job.back is not None:
+            stream: EventStream = LineStream(request, route, job.back, kind.keep)
+        else:
+            stream = EventStream(request, route, silence_s, kind.keep, kind.event, kind.beat)
         try:
             return await self._answer(request, job, stream)
         except RouterError as error:
@@ -154,14 +184,19 @@ class Inference:
         finally:
             stream.close()
 
-    async def _understand(self, request: Asking, kind: Kind) -> _Job:
+    async def _understand(self, request: Asking, kind: Kind, turned: Turned | None) -> _Job:
         options = self._options
-        requests.check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
-        body = await self._bodies.read(request)
+        if turned is not None:
+            body = turned.take()
+        else:
+            requests.check_content_type(request.headers.get(hdrs.CONTENT_TYPE, ""))
+            body = await self._bodies.read(request)
+        if kind.mend is not None:
+            body = await kind.mend(body, options)
         fields = await requests.decode_fields(body, options)
         _require(fields, kind)
         keep_alive_s = requests.keep_alive_s(fields.keep_alive)
-        base64 = kind is EMBEDDINGS and embeddings.wants_base64(fields.encoding_format)
+        base64 = kind.path == EMBEDDINGS.path and embeddings.wants_base64(fields.encoding_format)
         target = self._api.resolve(fields.model)
         route = None
         if isinstance(target, Policy):
@@ -169,17 +204,19 @@ class Inference:
             request[NOTES].route = route.header
             target = self._routing.first(route, kind.type)
         request[NOTES].model = target.name
+        paths = _OLLAMA_PATHS if kind.called else _PATHS
         if target.type != kind.type:
             raise BadRequest(
-                f"{target.name} is {A_MODEL.get(target.type, target.type)}; {kind.path} needs "
-                f"{A_MODEL[kind.type]}. Use {_PATHS.get(target.type, 'the path for its type')}, "
+                f"{target.name} is {A_MODEL.get(target.type, target.type)}; {kind.shown} needs "
+                f"{A_MODEL[kind.type]}. Use {paths.get(target.type, 'the path for its type')}, "
                 "or another model.",
                 param="model",
             )
         if route is not None or fields.has_router_keys:
             named = target.name if route is not None else None
             body = await requests.rewritten(body, options, model=named)
-        return _Job(kind, fields, body, target.name, route, keep_alive_s, base64)
+        back, context = (turned.back, turned.context) if turned is not None else (None, 0)
+        return _Job(kind, fields, body, target.name, route, keep_alive_s, base64, back, context)
 
     async def _answer(self, request: Asking, job: _Job, stream: EventStream) -> Answer:
         while True:
@@ -209,6 +246,8 @@ class Inference:
 
     async def _attempt(self, request: Asking, job: _Job, stream: EventStream) -> Answer:
         lease = await self._acquire(job)
+        if job.back is not None:
+            job.back.begin(job.name if job.route is not None else None)
         loop = asyncio.get_running_loop()
         asked = began = loop.time()
         usage: Usage | None = None
@@ -255,6 +294,8 @@ class Inference:
                 policy=route.policy.name if route else None,
                 body_bytes=len(job.body),
                 keep_alive_s=job.keep_alive_s,
+                # The candidates of a policy have the contexts that it was made for.
+                context=0 if route else job.context,
             )
         except RouterError as error:
             if route is not None:
@@ -267,7 +308,7 @@ class Inference:
     async def _send_plainer(self, request: Asking, job: _Job, exchange: Exchange) -> None:
         """Ask once more without `encoding_format`, if it is that what a worker refuses."""
         refusal = await self._refusal(job, exchange)
-        if job.kind is not EMBEDDINGS or "encoding" not in refusal.message:
+        if job.kind.path != EMBEDDINGS.path or "encoding" not in refusal.message:
             raise refusal
         plainer = await requests.rewritten(job.body, self._options, drop=("encoding_format",))
         await exchange.send(job.kind.path, request.raw_headers, plainer)
@@ -318,13 +359,15 @@ class Inference:
         """
         held: list[bytes] = []
         size = 0
-        most = self._options.max_held
+        most = self._options.max_body if job.back is not None else self._options.max_held
         while size <= most:
             data = await exchange.read()
             if not data:
                 body = b"".join(held)
                 usage = usage_in(body)
-                if job.base64 and embeddings.has_numbers(body):
+                if job.back is not None:
+                    body = await self._turned_back(job.back, body)
+                elif job.base64 and embeddings.has_numbers(body):
                     body = await self._in_base64(body)
                 headers = self._headers(job, exchange)
                 return respond.whole(request, _with_trace(body, job), headers), usage
@@ -333,8 +376,13 @@ class Inference:
             if size > most and job.base64 and embeddings.has_numbers(b"".join(held)):
                 most = self._options.max_body
         if most > self._options.max_held:
-            raise BadAnswer("The worker's answer is too large to be converted to base64.")
+            raise BadAnswer("The worker's answer is too large to be converted.")
         return await self._pass_large(request, job, b"".join(held), exchange), Usage()
+
+    async def _turned_back(self, back: Back, body: bytes) -> bytes:
+        if len(body) <= self._options.inline_body:
+            return back.whole(body)
+        return await asyncio.to_thread(back.whole, body)
 
     async def _in_base64(self, body: bytes) -> bytes:
         if len(body) <= self._options.inline_body:
@@ -377,7 +425,7 @@ class Inference:
             return WorkerDied(f"The worker of {job.name} refused the router's key.", code="worker_refused")
         if exchange.status in _NOT_SPOKEN:
             return RouterError(
-                f"The engine that runs {job.name} does not answer {job.kind.path}.",
+                f"The engine that runs {job.name} does not answer {job.kind.shown}.",
                 code="not_supported_by_engine",
                 status=501,
             )
@@ -451,7 +499,7 @@ def _last(job: _Job, usage: Usage, seconds: float, first_s: float, total_s: floa
     prompt_s = usage.prompt_seconds
     return Last(
         model=job.name,
-        path=job.kind.path,
+        path=job.kind.shown,
         time_to_first_token_s=first_s,
         total_s=total_s,
         prompt_tokens=usage.prompt_tokens,

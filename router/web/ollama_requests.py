@@ -216,12 +216,14 @@ def embed_body(asked: Embed, model: str) -> dict[str, Any]:
     """
     if asked.dimensions is not None and asked.dimensions < 0:
         raise BadRequest("`dimensions` must not be negative.", param="dimensions")
-    return {"model": model, "input": asked.texts, "encoding_format": "float"}
+    body = {"model": model, "input": asked.texts, "encoding_format": "float"}
+    return body | keep_alive_member(asked.keep_alive)
 
 
 def embeddings_body(asked: Embeddings, model: str) -> dict[str, Any]:
     """The body for `/v1/embeddings`, asking for a vector as the model gives it."""
-    return {"model": model, "input": asked.prompt, "encoding_format": "float", "embd_normalize": -1}
+    body = {"model": model, "input": asked.prompt, "encoding_format": "float", "embd_normalize": -1}
+    return body | keep_alive_member(asked.keep_alive)
 
 
 def messages(said: Sequence[Message]) -> list[dict[str, Any]]:

@@ -21,8 +21,11 @@ class EventStream:
 
     After `silence_s` without a byte a comment goes out, only where an event may begin; the first one sends
     the headers with it. None: no comments, for a client that did not ask for a stream.
-    `event` names the event that tells an error. Call `close` when the handler ends.
+    `event` names the event that tells an error; `beat` is what goes out in silence. Call `close` when the
+    handler ends.
     """
+
+    media_type = "text/event-stream"
 
     def __init__(
         self,
@@ -31,8 +34,10 @@ class EventStream:
         silence_s: float | None,
         keep: int = 64 << 10,
         event: str = "",
+        beat: bytes = COMMENT,
     ) -> None:
         self._event = event
+        self._comment = beat
         self._request = request
         self._route = route
         self._silence_s = silence_s or 0.0
@@ -56,7 +61,7 @@ class EventStream:
             return self.response
         response = self.response = streaming(self._request, headers)
         response.headers.update(_HEADERS)
-        response.headers["Content-Type"] = "text/event-stream"
+        response.headers["Content-Type"] = self.media_type
         if self._route is not None:
             response.headers["x-lemonade-route"] = self._route
         await response.prepare(self._request)
@@ -130,4 +135,4 @@ class EventStream:
             return
         with contextlib.suppress(ConnectionError):  # The client left: its handler is being cancelled.
             response = await self.start()
-            await response.write(COMMENT)
+            await response.write(self._comment)
