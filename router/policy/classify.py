@@ -386,6 +386,8 @@ def is_too_long(error: RouterError) -> bool:
     return (
         error.code == "exceed_context_size_error"
         or "too large to process" in words
+        or "maximum context length" in words
+        or "prompt is too long" in words
         or ("context" in words and "exceed" in words)
     )
 

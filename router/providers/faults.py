@@ -18,7 +18,9 @@ from router.providers.store import Provider
 
 MAX_RETRY_S: Final = 3_600.0
 #: Passed on as they are: what is wrong is the request itself, and the provider says so better.
-REQUEST_FAULTS: Final = frozenset({400, 405, 406, 409, 410, 411, 413, 415, 416, 422, 431, 501})
+REQUEST_FAULTS: Final = frozenset({400, 405, 406, 410, 411, 413, 415, 416, 422, 431, 501})
+#: No fault of the request: the same one may be answered later, or elsewhere.
+_STATE_FAULTS: Final = frozenset({408, 409, 423, 425})
 
 _TAG: Final = re.compile(r"<[^>]*>")
 
@@ -141,7 +143,7 @@ def of_status(
             f"The provider {provider.name} wants fewer requests (status {status}).{_quoted(told)}",
             code="provider_busy",
             status=status,
-            retry_after_s=retry_after_s(headers.get("Retry-After", "")) or 1.0,
+            retry_after_s=_seconds(headers.get("Retry-After", "")),
         )
     if status == 404:
         return ProviderError(
@@ -156,7 +158,7 @@ def of_status(
         )
     if status == 508:
         return ProviderLoop(f"The provider {provider.name} leads back to this router.{_quoted(told)}")
-    if status >= 500 and status not in REQUEST_FAULTS:
+    if status in _STATE_FAULTS or (status >= 500 and status not in REQUEST_FAULTS):
         return ProviderError(
             f"The provider {provider.name} failed (status {status}).{_quoted(told)}",
             code="provider_failed",
@@ -180,8 +182,8 @@ def told_in(body: bytes, secret: str) -> str:
     return text.replace(secret, HIDDEN) if secret else text
 
 
-def retry_after_s(text: str) -> float:
-    """Seconds that a `Retry-After` asks for, a number or a date, within an hour; 0 if it says nothing."""
+def _seconds(text: str) -> float:
+    """Seconds that a `Retry-After` asks for, a number or a date, within an hour; 1 if it says nothing."""
     text = text.strip()
     try:
         seconds = float(text)
@@ -189,9 +191,9 @@ def retry_after_s(text: str) -> float:
         try:
             seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
         except (ValueError, TypeError, OverflowError):
-            return 0.0
+            return 1.0
     if not math.isfinite(seconds):
-        return 0.0
+        return 1.0
     return min(max(seconds, 0.0), MAX_RETRY_S)
 
 

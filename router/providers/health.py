@@ -106,7 +106,7 @@ class Health:
 
     def busy(self, model: str, now: float, error: RouterError) -> None:
         """The provider wants requests for a model to come later, after `error.retry_after_s`."""
-        wait_s = min(error.retry_after_s or 1.0, MAX_BLOCK_S)
+        wait_s = min(error.retry_after_s or 0.0, MAX_BLOCK_S)
         self._block(model, Block(now + wait_s, error, asked=True))
 
     def block(self, model: str, now: float) -> Block | None:

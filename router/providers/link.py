@@ -266,7 +266,8 @@ class _Seen:
 
 
 async def _note_reuse(_session: object, context: Any, _params: object) -> None:
-    context.trace_request_ctx.reused = True
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx.reused = True
 
 
 def _session(provider: Provider, context: ssl.SSLContext | bool) -> aiohttp.ClientSession:

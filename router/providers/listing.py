@@ -161,7 +161,7 @@ def models_of(provider: Provider, listing: Listing) -> dict[str, Model]:
             path="",
             type=kind if kind in TYPES else LLM,
             size_bytes=0,
-            identity=Identity(provider.url, 0, listed.created * 1_000_000_000),
+            identity=Identity(f"{provider.url}/{listed.id}", 0, listed.created * 1_000_000_000),
             remote=True,
             source=provider.name,
             provider=provider.name,

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import aiohttp
 
 from router.catalog.model import Model
-from router.engines.base import Exit
+from router.engines.base import Exit, Worker
 from router.errors import BadRequest
 from router.providers import faults
 from router.providers.faults import ProviderError, ProviderLoop
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 #: A request that wants an answer now waits so long for a look at a provider that was dead a moment ago.
 _LOOK_AGAIN_S: Final = 3.0
+_LEAST_PAUSE_S: Final = 0.25
 
 
 class Watcher(Protocol):
@@ -72,16 +73,22 @@ class Live:
         """Look at it whenever that is due, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await self.look()
-            self._woken.clear()
+            if self._woken.is_set() or self.health.due <= loop.time():
+                self._woken.clear()
+                try:
+                    await self.look()
+                except Exception as error:
+                    # Whatever it answered must not end the looking.
+                    log.exception("A look at the provider %s failed", self.provider.name)
+                    self.health.failed(loop.time(), faults.not_reached(self.provider, error).message)
             try:
-                async with asyncio.timeout_at(max(self.health.due, loop.time() + 0.05)):
+                async with asyncio.timeout_at(max(self.health.due, loop.time() + _LEAST_PAUSE_S)):
                     await self._woken.wait()
             except TimeoutError:
                 continue
 
     async def look(self) -> None:
-        """Look now, together with others that want that. Never fails: `health` says what was found."""
+        """Look now, together with others that want that; `health` says what was found."""
         if self._look is None or self._look.done():
             self._look = asyncio.get_running_loop().create_task(
                 self._look_once(), name=f"look at {self.provider.name}"
@@ -274,7 +281,8 @@ class RemoteLease:
 
     def __init__(self, worker: RemoteWorker, on_end: Callable[[], None]) -> None:
         self.model = worker.model
-        self.worker = worker
+        self.remote = worker
+        self.worker: Worker = worker
         self._cut: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._on_end: Callable[[], None] | None = on_end
 

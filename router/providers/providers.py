@@ -93,14 +93,15 @@ class Providers:
         """Up to two names like this one."""
         return difflib.get_close_matches(name, list(self._models), n=2, cutoff=0.6)
 
-    def behind(self, model: Model, via: str) -> bool:
+    def is_behind(self, model: Model, via: str) -> bool:
         """Whether a model runs at one of the routers that are named in a request's way here."""
         live = self._live.get(model.provider)
         return live is not None and bool(live.instance) and live.instance in _parts(via)
 
-    def is_loop(self, via: str) -> bool:
-        """Whether a request that came this way began here."""
-        return self.instance in _parts(via)
+    def refuse_loop(self, via: str) -> None:
+        """Raises ProviderLoop: a request that came this way began here."""
+        if self.instance in _parts(via):
+            raise faults.ProviderLoop("This is the router that asks: it cannot be a provider of its own.")
 
     # Life
 
@@ -311,7 +312,7 @@ class Providers:
         lease = await self.acquire(model, patient=False)
         try:
             async with asyncio.timeout(within_s):
-                response = await lease.worker.post(path, (), body)
+                response = await lease.remote.post(path, (), body)
                 try:
                     parts = bytearray()
                     while data := await response.content.readany():
@@ -330,7 +331,7 @@ class Providers:
                 f"{model.name} took longer than {within_s:g} s to answer.", code="timeout", status=503
             ) from error
         except _READ_ERRORS as error:
-            raise faults.cut(lease.worker.live.provider, error) from error
+            raise faults.cut(lease.remote.live.provider, error) from error
         finally:
             lease.release()
 

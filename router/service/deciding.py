@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from router.catalog.catalog import Catalog
 from router.catalog.model import Model
 from router.catalog.options import NO_OPTIONS
 from router.engines.base import Worker
@@ -26,9 +25,12 @@ from router.residency.feed import Feed
 from router.residency.reconciler import Reconciler
 from router.residency.table import Lease
 from router.residency.world import Wants
+from router.service.names import Names
 from router.settings.schema import Settings
 from router.snapshot import PolicyView
 from router.web.relay import NotReached, Relay, UpstreamError
+
+AskRemote = Callable[[Model, str, bytes, float], Awaitable[tuple[int, bytes]]]
 
 ANSWER_S: Final = 60.0
 """Seconds that a helper may take for its answer, once it is loaded and has a slot free."""
@@ -44,21 +46,24 @@ class Deciding:
     Args:
         vectors_dir: where the embeddings of reference phrases are kept.
         residency: the reconciler, once there is one.
+        ask_remote: asks a model of a provider, within so many seconds, for the status and body of its answer.
         on_change: called when what `shown` adds has changed.
     """
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: Names,
         residency: Callable[[], Reconciler],
         settings: Callable[[], Settings],
         vectors_dir: Path,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None],
+        ask_remote: AskRemote,
     ) -> None:
         self._catalog = catalog
         self._residency = residency
         self._settings = settings
         self._on_change = on_change
+        self._ask_remote = ask_remote
         self._cramped: dict[str, tuple[str, str]] = {}
         self._relay = Relay(silence_s=ANSWER_S)
         self._decider = Decider(self, Vectors(vectors_dir))
@@ -107,7 +112,9 @@ class Deciding:
             return 0
         for resident in self._residency().table.of_model(model.name):
             return resident.spec.ctx_size // max(1, resident.spec.parallel)
-        if model.header is None or model.remote:
+        if model.remote:
+            return model.context_length
+        if model.header is None:
             return 0
         asked = self._residency().table.options.get(model.name, NO_OPTIONS).over(model.options)
         settings = self._settings()
@@ -132,7 +139,9 @@ class Deciding:
         found = self._catalog.resolve(model)
         if found is None:
             raise ModelNotFound(f"There is no model {model}.", param="model")
-        data = msgspec.json.encode({**body, "model": found.name})
+        data = msgspec.json.encode({**body, "model": found.asked_as})
+        if found.remote:
+            return _decoded(found.name, *await self._ask_remote(found, path, data, ANSWER_S))
         try:
             answer = await self._ask(policy, found.name, path, data)
         except InsufficientMemory as error:

@@ -36,6 +36,11 @@ from router.policy.fit import GaveWay
 from router.policy.parse import parse_policy
 from router.policy.request import RequestView
 from router.policy.store import PolicyStore, unresolved
+from router.providers.listing import ListingCache
+from router.providers.live import RemoteLease, not_here
+from router.providers.providers import Providers
+from router.providers.store import FILE_NAME as PROVIDERS_NAME
+from router.providers.store import ProviderFile
 from router.residency import view
 from router.residency.capacity import Capacity
 from router.residency.reconciler import Reconciler
@@ -47,6 +52,7 @@ from router.service.downloads import Downloads
 from router.service.engines import Engines, make_engines
 from router.service.fleet import Fleet, WithEngineDevices
 from router.service.lag import LagProbe
+from router.service.names import Names
 from router.service.options import load_options
 from router.service.placing import Placing
 from router.service.planning import plan_table
@@ -63,7 +69,9 @@ from router.snapshot import (
     FeedEntry,
     ModelView,
     PoolView,
+    ProviderView,
     ResidentState,
+    Severity,
     Snapshot,
     Status,
 )
@@ -125,12 +133,20 @@ class Router:
             on_problems=self._publish,
         )
         self._policies = PolicyStore(paths.policies_dir, on_change=self._policies_changed)
+        self._providers = Providers(
+            ProviderFile(paths.config_file.with_name(PROVIDERS_NAME), environ=environ),
+            ListingCache(paths.cache_dir / "providers"),
+            self._providers_changed,
+            self._provider_told,
+        )
+        self._names = Names(self._catalog, self._providers)
         self._deciding = Deciding(
-            self._catalog,
+            self._names,
             lambda: self._residency,
             lambda: self._store.settings,
             paths.cache_dir / "vectors",
             self._publish,
+            self._providers.ask,
         )
         self._downloads = Downloads(self._publish)
         self._pulling = Pulling(
@@ -214,6 +230,7 @@ class Router:
             "device readings",
         )
         await asyncio.to_thread(self._policies.load)
+        await self._providers.start()
         self._look_in_places()
         first_looks = (
             self._tasks.spawn(self._first_scan(), "first scan"),
@@ -229,6 +246,7 @@ class Router:
             (self._lag.run(), "lag probe"),
             (self._store.watch(), "settings watch"),
             (self._policies.watch(), "policies watch"),
+            (self._providers.watch(), "providers watch"),
             (self._catalog.watch(), "models watch"),
         ):
             self._tasks.spawn(watch, name)
@@ -252,6 +270,7 @@ class Router:
         self._deciding.close()
         for end in (
             self._downloads.close(),
+            self._providers.close(),
             self._engines.close() if self._engines else None,
             self._engine.aclose() if self._engine else None,
             self._devices.close() if self._devices else None,
@@ -374,7 +393,17 @@ class Router:
         self._show_models()
         self._size_models()
         if self._reconciler is not None:
-            self._reconciler.configure(lookup=self._catalog.names)
+            self._reconciler.configure(lookup=self._names.all)
+
+    def _providers_changed(self, models: bool) -> None:
+        if models and self._reconciler is not None:
+            self._reconciler.configure(lookup=self._names.all)
+        self._publish()
+
+    def _provider_told(self, code: str, message: str, bad: bool) -> None:
+        if self._reconciler is not None:
+            severity = Severity.WARNING if bad else Severity.INFO
+            self._reconciler.feed.add(code, message, severity=severity)
 
     def _show_models(self) -> None:
         sizes = self._sizing.sizes
@@ -480,12 +509,15 @@ class Router:
             event_counts=reconciler.feed.counts(),
             engines=self._engines.views if self._engines is not None else (),
             overridden=dict(self._store.overridden),
+            providers=self._providers.views,
             problems=(
                 *machine.problems(self._sources),
                 *self._engine_problems(),
                 *self._store.problems,
                 *self._policies.problems,
                 *self._catalog.problems,
+                *self._providers.problems,
+                *self._names.hidden,
             ),
         )
         return structs.replace(snapshot, status=status_of(snapshot))
@@ -501,7 +533,7 @@ class Router:
         policy = self._policies.policies.get(name)
         if policy is not None and policy.enabled:
             return policy
-        model = self._catalog.resolve(name)
+        model = self._names.resolve(name)
         if model is not None:
             return model
         raise self._not_found(name, disabled=policy is not None)
@@ -514,7 +546,7 @@ class Router:
                 param="model",
                 hint="Enable it.",
             )
-        near = self._catalog.near(name)
+        near = self._names.near(name)
         if near:
             hint = f"Did you mean {' or '.join(near)}?"
         elif not self._catalog.models:
@@ -523,9 +555,17 @@ class Router:
             hint = "GET /v1/models lists them."
         return ModelNotFound(f"There is no model {name}.", param="model", hint=hint)
 
-    def listing(self) -> tuple[Model | Policy, ...]:
-        """All models that can be loaded and all enabled policies, by name."""
+    def listing(self, via: str = "") -> tuple[Model | Policy, ...]:
+        """All models that can be asked for and all enabled policies, by name.
+
+        `via` names the routers that ask, if it is routers: models that run at one of those are left out.
+
+        Raises:
+            ProviderLoop: it is this one that asks itself.
+        """
+        self._providers.refuse_loop(via)
         listed: list[Model | Policy] = [m for m in self._catalog.models.values() if not m.broken]
+        listed += [m for m in self._names.remote if not self._providers.is_behind(m, via)]
         listed += [p for p in self._policies.policies.values() if p.enabled]
         return tuple(sorted(listed, key=lambda item: item.name))
 
@@ -537,7 +577,7 @@ class Router:
         body_bytes: int = 0,
         keep_alive_s: float | None = None,
         context: int = 0,
-    ) -> Lease:
+    ) -> Lease | RemoteLease:
         """Wait until the model is loaded and a slot is free.
 
         A model with a smaller `context` is loaded again with that one, and one with a larger stays as it is.
@@ -545,7 +585,11 @@ class Router:
         Raises:
             RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.
         """
-        found = self._catalog.resolve(model)
+        found = self._names.resolve(model)
+        if found is not None and found.remote:
+            chosen = self._policies.policies.get(policy) if policy is not None else None
+            # Where another candidate may answer, this one is not waited for.
+            return await self._providers.acquire(found, patient=chosen is None or not chosen.fallback)
         if found is None:
             if policy is None:
                 raise self._not_found(model)
@@ -658,9 +702,11 @@ class Router:
         await self._residency.free_all()
 
     def _model(self, name: str) -> Model:
-        model = self._catalog.resolve(name)
+        model = self._names.resolve(name)
         if model is None:
             raise self._not_found(name)
+        if model.remote:
+            raise not_here(model)
         return model
 
     def _known(self, name: str) -> str:
@@ -692,15 +738,15 @@ class Router:
             BadRequest: with the JSON path of the fault; what was registered before stays.
         """
         parsed = await asyncio.to_thread(parse_policy, document)
-        if self._catalog.resolve(parsed.name) is not None:
+        if self._names.resolve(parsed.name) is not None:
             raise BadRequest(
                 f"$.model_name: {parsed.name} is the name of a model; a policy needs a name of its own",
                 code="invalid_policy",
                 param="$.model_name",
             )
-        missing = unresolved(parsed, self._catalog.resolve)
+        missing = unresolved(parsed, self._names.resolve)
         if missing:
-            near = self._catalog.near(missing[0])
+            near = self._names.near(missing[0])
             raise BadRequest(
                 f"$.components: no registered model answers to {', '.join(missing)}",
                 code="unregistered_component",
@@ -763,6 +809,40 @@ class Router:
             ModelNotFound: there is no policy of that name.
         """
         await self._policies.enable(name, enabled)
+
+    # Providers
+
+    @property
+    def instance(self) -> str:
+        """Names this run, so that a request that it sent and that comes back is known."""
+        return self._providers.instance
+
+    async def add_provider(self, provider: Mapping[str, Any], key: str | None) -> ProviderView:
+        """Keep a provider, in place of the one of its name, and look at it. One that does not answer stays.
+
+        `key` is "" for none, and None to keep the one that it has.
+
+        Raises:
+            BadRequest: naming what is wrong.
+            RouterError: it is this router itself, or it could not be written; nothing was changed.
+        """
+        return await self._providers.add(provider, key)
+
+    async def remove_provider(self, name: str) -> None:
+        """Forget a provider, its key and its models.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        await self._providers.remove(name)
+
+    async def test_provider(self, name: str) -> ProviderView:
+        """Look at a provider now.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        return await self._providers.test(name)
 
     # Engines
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
@@ -12,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from router.errors import BadRequest
 from router.policy import parse
 from router.policy.request import RequestView
+from router.providers.link import INSTANCE, VIA
 from router.units import gib
 from router.web import health, requests
 from router.web.api import RouterApi
@@ -71,6 +73,14 @@ def json_response(value: Any, *, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
 
 
+class Read(Protocol):
+    """Reads the body of a request as a struct, as `Admin.read` does."""
+
+    def __call__(
+        self, request: web.Request, kind: type[T], *, empty_is_object: bool = False
+    ) -> Awaitable[T]: ...
+
+
 class Admin:
     """The handlers of the calls that no model answers. `description` is what `/openapi.json` tells."""
 
@@ -85,7 +95,11 @@ class Admin:
 
     async def models(self, request: web.Request) -> web.Response:
         """`GET /v1/models`"""
-        return json_response(health.models(self._api.snapshot, self._api.listing()))
+        via = request.headers.get(VIA, "")
+        answer = json_response(health.models(self._api.snapshot, self._api.listing(via)))
+        if via:
+            answer.headers[INSTANCE] = self._api.instance
+        return answer
 
     async def model(self, request: web.Request) -> web.Response:
         """`GET /v1/models/{id}`"""

@@ -15,7 +15,7 @@ from router.policy.evaluate import Decision
 from router.policy.fit import GaveWay
 from router.policy.request import RequestView
 from router.settings.schema import Settings
-from router.snapshot import FeedEntry, Snapshot
+from router.snapshot import FeedEntry, ProviderView, Snapshot
 
 
 class Lease(Protocol):
@@ -85,8 +85,14 @@ class RouterApi(Protocol):
             ModelNotFound: naming near matches.
         """
 
-    def listing(self) -> tuple[Model | Policy, ...]:
-        """All models that can be loaded and all enabled policies, by name."""
+    def listing(self, via: str = "") -> tuple[Model | Policy, ...]:
+        """All models that can be asked for and all enabled policies, by name.
+
+        `via` names the routers that ask, if it is routers: models that run at one of those are left out.
+
+        Raises:
+            RouterError: it is this one that asks itself.
+        """
 
     async def acquire(
         self,
@@ -220,6 +226,34 @@ class RouterApi(Protocol):
             Conflict: the model is loaded, pinned or being pulled.
             Forbidden: its files are not ours to delete.
             RouterError: a file cannot be deleted.
+        """
+
+    @property
+    def instance(self) -> str:
+        """Names this run, so that a request that it sent and that comes back is known."""
+
+    async def add_provider(self, provider: Mapping[str, Any], key: str | None) -> ProviderView:
+        """Keep a provider, in place of the one of its name, and look at it. One that does not answer stays.
+
+        `key` is "" for none, and None to keep the one that it has.
+
+        Raises:
+            BadRequest: naming what is wrong.
+            RouterError: it is this router itself, or it could not be written; nothing was changed.
+        """
+
+    async def remove_provider(self, name: str) -> None:
+        """Forget a provider, its key and its models.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+
+    async def test_provider(self, name: str) -> ProviderView:
+        """Look at a provider now.
+
+        Raises:
+            NotFound: there is none of that name.
         """
 
     async def refresh_engines(self) -> None:

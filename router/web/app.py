@@ -32,6 +32,7 @@ from router.web.openapi import document
 from router.web.options import WebOptions
 from router.web.plain import PlainRequest
 from router.web.ports import open_sockets
+from router.web.providers import ProviderCalls
 from router.web.relay import Relay
 from router.web.shapes import shape_of
 from router.web.tally import Tally
@@ -107,7 +108,8 @@ def _add_routes(app: web.Application, parts: _Parts) -> None:
         return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     engines = EngineCalls(parts.api, parts.options, admin.read)
-    table = calls(admin, parts.inference, engines, parts.hub.handle, scrape)
+    providers = ProviderCalls(parts.api, admin.read)
+    table = calls(admin, parts.inference, engines, providers, parts.hub.handle, scrape)
     admin.description = document(table)
     for call in table:
         for path in call.paths:

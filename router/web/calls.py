@@ -8,11 +8,13 @@ from typing import Any, Final, cast
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
+from router.catalog.kinds import TYPES
 from router.catalog.options import LoadOptions
 from router.settings import schema as settings
 from router.web.admin import Admin
 from router.web.engines import EngineCalls
 from router.web.inference import KINDS, Inference
+from router.web.providers import ProviderCalls
 
 PREFIXES: Final = ("/v1", "/api/v1", "/v0", "/api/v0")
 
@@ -176,13 +178,40 @@ _HEALTH: Final = _object(
     devices={"type": "array", "items": {"type": "object"}},
     queue={"type": "object"},
 )
+_PROVIDER: Final = _object(
+    "name", "url", "state", name=_TEXT, url=_TEXT, state={"enum": ["checking", "ready", "down", "refused"]}
+)
+_PROVIDERS: Final = _object("providers", providers={"type": "array", "items": _PROVIDER})
+_LOOKED_AT: Final = _object(
+    "status", "message", "provider", status={"const": "success"}, message=_TEXT, provider=_PROVIDER
+)
+_TEXTS: Final = {"type": "array", "items": _NAME}
+_ADDED: Final = _closed(
+    "name",
+    "url",
+    name={**_NAME, "description": "The first part of the names of its models."},
+    url={**_NAME, "description": "Its base URL; most end in /v1."},
+    key={**_maybe("string"), "description": "Its API key. Left out, the one that it has stays."},
+    variable={**_TEXT, "description": "The environment variable that has its key."},
+    models={**_TEXTS, "description": "Only these models."},
+    types={"type": "object", "additionalProperties": {"enum": list(TYPES)}},
+    allow_http=_FLAG,
+    proxy=_FLAG,
+    ca_file=_TEXT,
+    idle_s={"type": "number", "minimum": 1, "maximum": 86_400},
+)
 _ENGINES: Final = _object("engines", engines={"type": "array", "items": {"type": "object"}})
 _SETTINGS: Final = {"type": "object", "properties": {info.key: {} for info in settings.describe()}}
 _SET: Final = {**_SETTINGS, "additionalProperties": False}
 
 
 def calls(
-    admin: Admin, inference: Inference, engines: EngineCalls, events: Handler, metrics: Handler
+    admin: Admin,
+    inference: Inference,
+    engines: EngineCalls,
+    providers: ProviderCalls,
+    events: Handler,
+    metrics: Handler,
 ) -> tuple[Call, ...]:
     """The table."""
     made: list[Call] = []
@@ -202,11 +231,11 @@ def calls(
             "Models",
             body=_BODIES[named],
             kinds=(JSON, EVENTS) if kind.streams else (JSON,),
-            # 422, 429 and 501 are an engine's.
-            bad=(*_MODEL, 422, 429, 501),
+            # 422, 429 and 501 are an engine's or a provider's, 508 is a provider's that leads back here.
+            bad=(*_MODEL, 422, 429, 501, 508),
         )
     listing = _object("object", "data", object={"const": "list"}, data={"type": "array", "items": _LISTED})
-    get("/models", admin.models, "List models and policies", "Catalog", answer=listing)
+    get("/models", admin.models, "List models and policies", "Catalog", answer=listing, bad=(508,))
     get("/models/{id}", admin.model, "Tell of one model or policy", "Catalog", answer=_LISTED, bad=(404,))
     post(
         "/load",
@@ -397,6 +426,37 @@ def calls(
         body={"type": "object"},
         bad=(404,),
     )
+    get(
+        "/internal/providers",
+        providers.list,
+        "List remote providers",
+        "Providers",
+        rooted=True,
+        answer=_PROVIDERS,
+    )
+    post(
+        "/internal/providers/add",
+        providers.add,
+        "Add a remote provider, or change it, and look whether it answers",
+        "Providers",
+        rooted=True,
+        body=_ADDED,
+        answer=_LOOKED_AT,
+    )
+    for path, handler, summary in (
+        ("test", providers.test, "Look whether a provider answers"),
+        ("remove", providers.remove, "Remove a provider, its key and its models"),
+    ):
+        post(
+            f"/internal/providers/{path}",
+            handler,
+            summary,
+            "Providers",
+            rooted=True,
+            body=_closed("name", name=_NAME),
+            answer=_LOOKED_AT if path == "test" else _DONE,
+            bad=(404,),
+        )
     get("/internal/engines", engines.list, "List engines", "Engines", rooted=True, answer=_ENGINES)
     post(
         "/internal/engines/refresh",

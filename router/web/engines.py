@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from aiohttp import web
 from msgspec import Struct
 
 from router.engines.builds import download_name
 from router.errors import BadRequest
-from router.web.admin import Nothing, json_response, success
+from router.web.admin import Nothing, Read, json_response, success
 from router.web.api import RouterApi
 from router.web.options import WebOptions
 from router.web.progress import Fetches, stream_progress
-
-T = TypeVar("T")
-
-
-class _Read(Protocol):
-    def __call__(
-        self, request: web.Request, kind: type[T], *, empty_is_object: bool = False
-    ) -> Awaitable[T]: ...
 
 
 class _Get(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +27,7 @@ class _Named(Struct, frozen=True, forbid_unknown_fields=True):
 class EngineCalls:
     """The handlers of these calls. `read` reads a request's body as one of the structs above."""
 
-    def __init__(self, api: RouterApi, options: WebOptions, read: _Read) -> None:
+    def __init__(self, api: RouterApi, options: WebOptions, read: Read) -> None:
         self._api = api
         self._options = options
         self._read = read

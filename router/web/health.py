@@ -10,11 +10,20 @@ from typing import Any, Final
 from router.catalog.model import EMBEDDING, LLM, RERANKING, TYPES, Model
 from router.policy import parse
 from router.policy.document import Policy
-from router.snapshot import DeviceView, EngineView, ModelView, ResidentState, ResidentView, Snapshot
+from router.snapshot import (
+    DeviceView,
+    EngineView,
+    ModelView,
+    ProviderView,
+    ResidentState,
+    ResidentView,
+    Snapshot,
+)
 from router.web.tally import Last
 
 RECIPE: Final = "llamacpp"
 HELPER: Final = "helper"
+REMOTE: Final = "remote"
 
 _LABELS: Final = {LLM: (), EMBEDDING: ("embeddings",), RERANKING: ("reranking",)}
 _SERVING: Final = frozenset({ResidentState.READY, ResidentState.DRAINING})
@@ -46,6 +55,7 @@ def health(snapshot: Snapshot) -> dict[str, Any]:
             "waiting_bytes": snapshot.queue.waiting_bytes,
             "by_model": snapshot.queue.by_model,
         },
+        "providers": [provider_entry(p) for p in snapshot.providers],
     }
 
 
@@ -91,6 +101,21 @@ def engine_entry(engine: EngineView) -> dict[str, Any]:
         "in_use": engine.in_use,
         "size": engine.size or None,
         "problem": engine.problem or None,
+    }
+
+
+def provider_entry(provider: ProviderView) -> dict[str, Any]:
+    """One remote provider; `looked_at` is in Unix seconds, null before the first look."""
+    return {
+        "name": provider.name,
+        "url": provider.url,
+        "state": provider.state,
+        "problem": provider.problem or None,
+        "models": provider.models,
+        "models_left_out": provider.more,
+        "in_use": provider.in_use,
+        "key": provider.key,
+        "looked_at": provider.looked_at or None,
     }
 
 
@@ -186,7 +211,13 @@ def models(snapshot: Snapshot, listing: Iterable[Model | Policy]) -> dict[str, A
     views = {m.name: m for m in snapshot.models}
     names = {alias: m.name for m in snapshot.models for alias in (m.name, *m.aliases)}
     loaded = {r.model for r in snapshot.residents if r.state in _SERVING}
-    return {"object": "list", "data": [_entry(item, views, names, loaded) for item in listing]}
+    listed = list(listing)
+    answering = {p.name for p in snapshot.providers if p.state == "ready"}
+    # A remote model is never loaded here: it counts as that while its provider answers.
+    for item in listed:
+        asked_for = item.candidates if isinstance(item, Policy) else (item.name,)
+        loaded |= {name for name in asked_for if name not in names and name.partition("/")[0] in answering}
+    return {"object": "list", "data": [_entry(item, views, names, loaded) for item in listed]}
 
 
 def model_entry(item: Model | Policy, snapshot: Snapshot) -> dict[str, Any]:
@@ -216,6 +247,24 @@ def _entry(
             "fits": None,
             "aliases": [],
             "candidates": list(item.candidates),
+        }
+    if item.remote:
+        return {
+            "id": item.name,
+            "object": "model",
+            "created": item.identity.mtime_ns // 1_000_000_000,
+            "owned_by": item.provider,
+            "type": item.type,
+            "recipe": REMOTE,
+            "labels": [*_LABELS.get(item.type, ()), REMOTE],
+            "size_bytes": None,
+            "context_length": item.context_length or None,
+            "loaded": item.name in loaded,
+            "needs_bytes": None,
+            "fits": None,
+            "aliases": [],
+            "provider": item.provider,
+            "hops": item.hops,
         }
     view = views.get(item.name)
     return {

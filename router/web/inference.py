@@ -17,6 +17,7 @@ from router.catalog.kinds import A_MODEL, EMBEDDING, LLM, RERANKING
 from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
+from router.providers.faults import ProviderError
 from router.web import anthropic, embeddings, requests, respond
 from router.web.api import Lease, RouterApi
 from router.web.asking import Answer, Asking
@@ -25,6 +26,7 @@ from router.web.lines import LineStream
 from router.web.notes import NOTES
 from router.web.options import WebOptions
 from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Silent, UpstreamError
+from router.web.remote import exchange_with
 from router.web.requests import Fields
 from router.web.routing import GivesWay, Route, Routing
 from router.web.sse import COMMENT, FirstEvent, Usage, usage_in
@@ -205,15 +207,15 @@ class Inference:
             target = self._routing.first(route, kind.type)
         request[NOTES].model = target.name
         paths = _OLLAMA_PATHS if kind.called else _PATHS
-        if target.type != kind.type:
+        if target.type != kind.type and not target.remote:  # Of those, types may be guessed.
             raise BadRequest(
                 f"{target.name} is {A_MODEL.get(target.type, target.type)}; {kind.shown} needs "
                 f"{A_MODEL[kind.type]}. Use {paths.get(target.type, 'the path for its type')}, "
                 "or another model.",
                 param="model",
             )
-        if route is not None or fields.has_router_keys:
-            named = target.name if route is not None else None
+        if route is not None or target.remote or fields.has_router_keys:
+            named = target.asked_as if route is not None or target.remote else None
             body = await requests.rewritten(body, options, model=named)
         back, context = (turned.back, turned.context) if turned is not None else (None, 0)
         return _Job(kind, fields, body, target.name, route, keep_alive_s, base64, back, context)
@@ -224,9 +226,9 @@ class Inference:
                 return await self._answer_by(request, job, stream)
             except GivesWay:
                 assert job.route is not None
-                job.name = self._routing.candidate(job.route).name
-                request[NOTES].model = job.name
-                job.body = await requests.rewritten(job.body, self._options, model=job.name)
+                model = self._routing.candidate(job.route)
+                request[NOTES].model = job.name = model.name
+                job.body = await requests.rewritten(job.body, self._options, model=model.asked_as)
 
     async def _answer_by(self, request: Asking, job: _Job, stream: EventStream) -> Answer:
         """Let the model that the job names answer.
@@ -251,7 +253,7 @@ class Inference:
         loop = asyncio.get_running_loop()
         asked = began = loop.time()
         usage: Usage | None = None
-        exchange = self._relay.exchange(lease.worker)
+        exchange = exchange_with(self._relay, lease.worker)
         self._running[exchange] = stream
         try:
             with self._ended_by_cut(lease, exchange, stream):
@@ -267,6 +269,10 @@ class Inference:
                     self._bodies.let_go(request)
                     began = loop.time()
                     response, usage = await self._pass_on(request, job, stream, exchange)
+                except ProviderError as exc:
+                    if job.route is not None:
+                        self._routing.cannot_load(job.route, exc)
+                    raise
                 except NotReached as exc:
                     if await self._death(lease.worker) is None and exc.refused:
                         lease.condemn()

@@ -73,6 +73,18 @@ def _state(snapshot: Snapshot) -> Iterator[Metric]:
     for (kind, state), count in sorted(Counter((r.type, r.state.value) for r in snapshot.residents).items()):
         residents.add_metric([kind, state], count)
     yield residents
+    if snapshot.providers:
+        ready = GaugeMetricFamily(
+            "lemonade_provider_ready", "1 while a remote provider answers, else 0.", labels=["provider"]
+        )
+        asked = GaugeMetricFamily(
+            "lemonade_provider_requests", "Requests that a remote provider is answering.", labels=["provider"]
+        )
+        for provider in snapshot.providers:
+            ready.add_metric([provider.name], provider.state == "ready")
+            asked.add_metric([provider.name], provider.in_use)
+        yield ready
+        yield asked
     yield _gauge("lemonade_queue_length", "Requests that wait for a model.", snapshot.queue.waiting)
     yield _gauge(
         "lemonade_queue_bytes", "Bytes of the bodies of waiting requests.", snapshot.queue.waiting_bytes

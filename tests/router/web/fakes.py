@@ -23,9 +23,10 @@ from router.policy.evaluate import Decision, decide
 from router.policy.fit import GaveWay
 from router.policy.parse import normalized, parse_policy
 from router.policy.request import RequestView
+from router.providers.store import make_provider
 from router.settings import schema
 from router.settings.schema import Settings
-from router.snapshot import FeedEntry, PoolView, Snapshot, Status
+from router.snapshot import FeedEntry, PoolView, ProviderView, Snapshot, Status
 from router.web.app import Endpoint
 from router.web.keys import Keys
 from router.web.options import WebOptions
@@ -289,7 +290,7 @@ class FakeApi:
             return self.policies[name]
         raise ModelNotFound(f"There is no model {name}.", param="model")
 
-    def listing(self) -> tuple[Model | Policy, ...]:
+    def listing(self, via: str = "") -> tuple[Model | Policy, ...]:
         return (*self.models.values(), *self.policies.values())
 
     async def acquire(
@@ -404,6 +405,21 @@ class FakeApi:
         if found.name in self.in_use:
             raise Conflict(f"{name} is not deleted: it is loaded.", code="model_in_use", param="model_name")
         return Deleted(found.name, "model", 1 << 30)
+
+    @property
+    def instance(self) -> str:
+        return "fake-instance"
+
+    async def add_provider(self, provider: Mapping[str, Any], key: str | None) -> ProviderView:
+        made = make_provider(provider)
+        self.calls.append(("add_provider", made, key))
+        return ProviderView(made.name, made.url, "ready")
+
+    async def remove_provider(self, name: str) -> None:
+        raise NotFound(f"There is no provider {name}.", param="name")
+
+    async def test_provider(self, name: str) -> ProviderView:
+        raise NotFound(f"There is no provider {name}.", param="name")
 
     async def refresh_engines(self) -> None:
         self.calls.append(("refresh_engines",))
