@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+#: Characters of a message, and of a name that is compared with others. Both may come from a client, who may
+#: send megabytes.
+MAX_MESSAGE: Final = 4_000
+MAX_COMPARED: Final = 256
+
+
+def near_matches(name: str, known: Iterable[str], most: int = 1, *, alike: float = 0.6) -> list[str]:
+    """Up to `most` of the known names that are like this one, the most alike first.
+
+    There are none for a name that is far too long for one: looking would hold the loop up for seconds.
+    """
+    if len(name) > MAX_COMPARED:
+        return []
+    return difflib.get_close_matches(name, list(known), n=most, cutoff=alike)
+
+
+def _cut(text: str) -> str:
+    """The text, or the beginning and the end of a long one."""
+    if len(text) <= MAX_MESSAGE:
+        return text
+    half = MAX_MESSAGE // 2
+    return f"{text[:half]}[...]{text[-half:]}"
 
 
 class RouterError(Exception):
@@ -34,12 +58,13 @@ class RouterError(Exception):
         retry_after_s: float | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
+        message = _cut(message)
         super().__init__(message)
         self.message = message
         self.code = code or type(self).code
         self.status = status or type(self).status
         self.hint = hint
-        self.param = param
+        self.param = _cut(param) if param else param
         self.retry_after_s = retry_after_s
         self.details: Mapping[str, Any] = details or {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from router.catalog.model import Model, by_every_name, spelled
 from router.catalog.options import LoadOptions
 from router.catalog.options_file import OptionsFile
 from router.catalog.places import Place, folder
-from router.errors import RouterError
+from router.errors import RouterError, near_matches
 from router.memory.demand import model_type
 from router.memory.header import ModelHeader, read_shards
 from router.settings.watching import INTERVAL_S, Settling, Waker
@@ -171,7 +170,7 @@ class Catalog:
     def near(self, name: str) -> list[str]:
         """Up to three names or aliases like this one, the most alike first."""
         folded = {known.casefold(): known for known in self._names}
-        found = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.5)
+        found = near_matches(name.casefold(), folded, 3, alike=0.5)
         return [folded[match] for match in found]
 
     async def save_options(self, model: Model, options: LoadOptions) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import shlex
@@ -13,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from router.catalog.kinds import TYPES
-from router.errors import BadRequest
+from router.errors import BadRequest, near_matches
 from router.memory.cache import CACHE_TYPES
 from router.settings import schema
 from router.settings.schema import shown
@@ -235,7 +234,7 @@ def _fault(key: str, words: str) -> BadRequest:
 
 
 def _unknown(key: str) -> BadRequest:
-    near = difflib.get_close_matches(str(key).lower(), list(_OPTIONS), n=1, cutoff=0.6)
+    near = near_matches(str(key).lower(), _OPTIONS)
     advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
     return BadRequest(
         f"{shown(key).strip(chr(34))}: no such option ({advice})", code="unknown_option", param=key

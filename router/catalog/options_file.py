@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import stat
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +15,7 @@ from msgspec import Struct
 
 from router.catalog.model import Model, spelled
 from router.catalog.options import NO_OPTIONS, LoadOptions, as_mapping, contradicts, read_options
-from router.errors import BadRequest, RouterError
+from router.errors import BadRequest, RouterError, near_matches
 from router.settings.files import read_object, write_object
 from router.settings.schema import shown
 from router.settings.store import DiskIO, FileIO
@@ -109,7 +108,7 @@ class OptionsFile:
         """
         found = []
         for name in [name for name in options if name not in names][:MAX_SUSPECTS]:
-            near = difflib.get_close_matches(name[:MAX_NAME], names, n=1, cutoff=0.8)
+            near = near_matches(name[:MAX_NAME], names, alike=0.8)
             if near:
                 found.append(f"{self.path}: {name}: there is no such model (did you mean {near[0]}?)")
         return tuple(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 import fastjsonschema
 
-from router.errors import BadRequest
+from router.errors import BadRequest, near_matches
 
 SCHEMA_FILE: Final = "collection.router.1.schema.json"
 
@@ -63,7 +62,7 @@ def _explain(document: Any, error: fastjsonschema.JsonSchemaValueException) -> N
     if error.rule == "additionalProperties":
         known = list(definition["properties"])
         key = next(key for key in value if key not in known)
-        near = difflib.get_close_matches(str(key), known, n=1)
+        near = near_matches(str(key), known)
         advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         raise PolicyFault(f"{path}: unknown key {shown(key)} ({advice})", param=path)
     if error.rule == "required":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 import logging
 import re
@@ -14,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from router.errors import ModelNotFound, RouterError
+from router.errors import ModelNotFound, RouterError, near_matches
 from router.policy.document import Policy
 from router.policy.parse import MAX_SIZE, PolicyFault, decode, parse_policy
 from router.settings.files import write_atomically, write_object
@@ -164,7 +163,7 @@ class PolicyStore:
     def _entry(self, name: str) -> _Entry:
         entry = self._entries.get(name)
         if entry is None:
-            near = difflib.get_close_matches(name, list(self._entries), n=3)
+            near = near_matches(name, self._entries, 3)
             advice = f"; near matches: {', '.join(near)}" if near else ""
             raise ModelNotFound(f"There is no policy {name}{advice}.", param="model")
         return entry

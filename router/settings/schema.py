@@ -6,7 +6,6 @@ this declaration: a field's type, default, range, title, help text, group and wh
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import math
@@ -21,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from router.errors import BadRequest
+from router.errors import BadRequest, near_matches
 from router.units import parse_size, size
 
 UNLIMITED = -1
@@ -502,7 +501,7 @@ def info_of(key: str) -> SettingInfo:
 
 def nearest(key: str) -> str | None:
     """The known setting whose name is most like this one, if any is."""
-    found = difflib.get_close_matches(str(key).lower(), list(_by_key()), n=1, cutoff=0.6)
+    found = near_matches(str(key).lower(), _by_key())
     return found[0] if found else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -144,9 +144,10 @@ class Admin:
     async def unload(self, request: web.Request) -> web.Response:
         """`POST /v1/unload {model_name?, wait?, force?}`: all models without a name."""
         wanted = await self.read(request, _Unload, empty_is_object=True)
-        name = wanted.model_name if wanted.model_name is not None else wanted.model
-        if any(given is not None and not given.strip() for given in (wanted.model_name, wanted.model)):
+        names = [given for given in (wanted.model_name, wanted.model) if given is not None]
+        if not all(given.strip() for given in names):
             raise BadRequest("`model_name` is empty. Leave it out to unload all models.", param="model_name")
+        name = _one(names) if names else None
         await self._api.unload(name, wait=wanted.wait, force=wanted.force)
         what = name or "All models"
         if not wanted.wait:
@@ -293,10 +294,19 @@ def success(message: str, *, status: int = 200, **more: Any) -> web.Response:
 
 def _named(*given: str | UnsetType, param: str = "model_name") -> str:
     names = [name for name in given if name is not UNSET]
-    name = names[0] if names else ""
-    if not all(name.strip() for name in names) or not name:
+    if not names or not all(name.strip() for name in names):
         raise BadRequest(f"`{param}` is missing.", param=param)
-    return name
+    return _one(names)
+
+
+def _one(names: Sequence[str]) -> str:
+    """The name that all of them are: a call may give it as `model`, as `model_name`, or as both."""
+    if any(name != names[0] for name in names):
+        raise BadRequest(
+            "`model` and `model_name` are two names of one thing, and here they differ. Send one of them.",
+            param="model",
+        )
+    return names[0]
 
 
 def _take_name(document: dict[str, Any]) -> str:

@@ -18,10 +18,9 @@ from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
 from router.providers.faults import ProviderError
-from router.web import anthropic, embeddings, requests, respond
+from router.web import anthropic, embeddings, refusals, requests, respond
 from router.web.api import Lease, RouterApi
 from router.web.asking import Answer, Asking
-from router.web.errors import WorkerError
 from router.web.lines import LineStream
 from router.web.notes import NOTES
 from router.web.options import WebOptions
@@ -41,9 +40,6 @@ ROUTE_HEADER: Final = "x-lemonade-route"
 ROUTE_MEMBER: Final = "x_lemonade_route"
 
 _EVENT_STREAM: Final = "text/event-stream"
-# What an engine says that has no such path.
-_NOT_SPOKEN: Final = frozenset({404, 405, 501})
-_PASSED: Final = frozenset({400, 413, 422, 429, 503})
 _OBJECT: Final = re.compile(rb"\s*\{\s*(.)", re.DOTALL)
 
 
@@ -427,15 +423,7 @@ class Inference:
         body = b""
         while len(body) <= self._options.max_held and (data := await exchange.read()):
             body += data
-        if exchange.status in (401, 403):
-            return WorkerDied(f"The worker of {job.name} refused the router's key.", code="worker_refused")
-        if exchange.status in _NOT_SPOKEN:
-            return RouterError(
-                f"The engine that runs {job.name} does not answer {job.kind.shown}.",
-                code="not_supported_by_engine",
-                status=501,
-            )
-        return WorkerError(_error_in(body), status=_passed_status(exchange.status))
+        return refusals.error_of(exchange.status, body, model=job.name, path=job.kind.shown)
 
     @contextlib.contextmanager
     def _ended_by_cut(self, lease: Lease, exchange: Exchange, stream: EventStream) -> Iterator[None]:
@@ -494,13 +482,6 @@ def _with_trace(body: bytes, job: _Job) -> bytes:
     return member + comma + body[opening.start(1) :]
 
 
-def _passed_status(status: int) -> int:
-    """A worker's status as the client gets it: its faults are a bad gateway, and no fault of ours."""
-    if status in _PASSED:
-        return status
-    return 400 if status < 500 else 502
-
-
 def _last(job: _Job, usage: Usage, seconds: float, first_s: float, total_s: float) -> Last:
     prompt_s = usage.prompt_seconds
     return Last(
@@ -513,18 +494,6 @@ def _last(job: _Job, usage: Usage, seconds: float, first_s: float, total_s: floa
         tokens_per_s=usage.tokens / seconds if seconds > 0 else None,
         prompt_tokens_per_s=usage.prompt_computed / prompt_s if prompt_s > 0 else None,
     )
-
-
-def _error_in(body: bytes) -> dict[str, Any]:
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
-        answer = None
-    error = answer.get("error", answer) if isinstance(answer, dict) else None
-    if isinstance(error, dict):
-        return error
-    text = error if isinstance(error, str) else body.decode("utf-8", "replace").strip()
-    return {"message": text[:500] or "The worker gave no reason."}
 
 
 def _cut(lease: Lease, why: str) -> RouterError:

@@ -116,7 +116,7 @@ async def decode_object(body: Body, options: WebOptions) -> dict[str, Any]:
     Raises:
         BadRequest: it is none.
     """
-    value = await _decoded(body, _decode_any, options)
+    value = await _decoded(body, _decode_object, options)
     if not isinstance(value, dict):
         raise BadRequest("The body must be a JSON object.")
     return value
@@ -189,22 +189,31 @@ def _checked(body: Body, decode: Callable[[Body], T], of_form: bool) -> T:
         raise BadRequest("The body is empty. Send a JSON object.")
     if body.startswith(_BOM):
         raise BadRequest("The body starts with a byte order mark. Send UTF-8 without one.")
-    try:
-        # Decoding skips the values that it does not need and does not look into their text.
-        if len(body) <= _LONG:
-            if not body.isascii():
-                _check_utf8(body)
-            outline = body
-        else:
+    # Decoding skips the values that it does not need and does not look into their text.
+    if len(body) <= _LONG:
+        if not body.isascii():
             _check_utf8(body)
-            outline = _outline(body) if of_form else body
-        if _SURROGATE.search(outline):
-            _check_surrogates(outline)
-        return decode(outline)
+        outline = body
+    else:
+        _check_utf8(body)
+        outline = _outline(body) if of_form else body
+    if _SURROGATE.search(outline):
+        _check_surrogates(outline)
+    return _told(outline, decode, whole=outline is body)
+
+
+def _told(body: Body, decode: Callable[[Body], T], *, whole: bool = True) -> T:
+    """What `decode` makes of it. If it is not the `whole` body, no places in it are told.
+
+    Raises:
+        BadRequest: naming the field at fault.
+    """
+    try:
+        return decode(body)
     except msgspec.ValidationError as exc:
         raise _fault(str(exc)) from None
     except msgspec.DecodeError as exc:
-        what = _POSITION.sub("", str(exc)) if outline is not body else exc
+        what = exc if whole else _POSITION.sub("", str(exc))
         raise BadRequest(f"The body is not valid JSON: {what}.") from None
     except RecursionError:
         raise BadRequest("The body is not usable: its JSON is nested too deeply.") from None
@@ -252,7 +261,7 @@ def _fault(message: str) -> BadRequest:
     found = _FAULT_PATH.search(message)
     what = message[: found.start()] if found else message
     what = what[:1].lower() + what[1:]
-    if found and found[1]:
+    if found and found[1] and not found[1].startswith("[...]"):  # That is "some key or other".
         param = found[1].lstrip(".")
         return BadRequest(f"`{param}` is wrong: {what}.", param=param)
     missing = re.search(r"required field `(\w+)`", message)
@@ -261,8 +270,23 @@ def _fault(message: str) -> BadRequest:
     return BadRequest(f"The body is wrong: {what}.")
 
 
+def _decode_object(body: Body) -> Any:
+    """Any value. A number that is too large is told with the key that has it, which msgspec does not name."""
+    try:
+        return _decode_any(body)
+    except msgspec.ValidationError as exc:
+        for key, value in _decode_raw(body).items():
+            try:
+                _decode_any(value)
+            except msgspec.ValidationError as fault:
+                what = _FAULT_PATH.sub("", str(fault))
+                raise BadRequest(f"`{key}` is wrong: {what[:1].lower()}{what[1:]}.", param=key) from None
+        raise exc
+
+
 def _asked(body: Body, sized: bool) -> Asked:
-    given: Mapping[str, Any] = _decode_any(body)
+    # Only now are all values read: those that the router does not need may still be wrong.
+    given: Mapping[str, Any] = _told(body, _decode_object)
     return Asked(request_view(given), request_size(given) if sized else Size(), conversation(given))
 
 
