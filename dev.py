@@ -49,6 +49,7 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
   soak [--minutes N]  run the real program under clients, edits and faults, and look whether all holds
   shots [ARGUMENTS]   take the pictures of the documentation
+  texts [LANGUAGE]    bring the catalogues of what people read up to date
   package KIND ...    build installers into dist/: tar, wheel, deb, appdir, nsis, dmg, all
   lock [--upgrade]    write the lock files anew from pyproject.toml
 """
@@ -726,6 +727,11 @@ def command_shots(setup: Setup, arguments: list[str]) -> int:
     replace([str(setup.interpreter), str(setup.root / "tests" / "e2e" / "shots.py"), *arguments])
 
 
+def command_texts(setup: Setup, arguments: list[str]) -> int:
+    ensure_tests(setup)
+    replace([str(setup.interpreter), str(setup.root / "translations" / "texts.py"), *arguments])
+
+
 def missing_packagers(kinds: Sequence[str], find: Callable[[str], str | None] = shutil.which) -> list[str]:
     """Debian's packages of the tools that make these kinds of packages, and are not on PATH."""
     if sys.platform != "linux":
@@ -806,6 +812,7 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
     "bench": command_bench,
     "soak": command_soak,
     "shots": command_shots,
+    "texts": command_texts,
     "package": command_package,
     "lock": command_lock,
 }

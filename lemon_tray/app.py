@@ -31,6 +31,7 @@ from lemon_tray.bridge import Bridge
 from lemon_tray.display import is_composited
 from lemon_tray.door import Door
 from lemon_tray.icons import mark_icon
+from lemon_tray.language import use_language
 from lemon_tray.menu import TrayMenu
 from lemon_tray.names import base_url, plain
 from lemon_tray.notices import Notices
@@ -44,7 +45,7 @@ from lemon_tray.theme import Look
 from lemon_tray.tray import Tray
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Mark, Option, PanelView
 from lemon_tray.window_set import SETTINGS, WindowSet
-from lemon_tray.words import translate, use_translator
+from lemon_tray.words import counted, translate, use_translator
 from router.errors import RouterError
 from router.instance import InstanceLock
 from router.paths import Paths
@@ -74,7 +75,7 @@ def run(paths: Paths, lock: InstanceLock, options: Options) -> int:
     app.setDesktopFileName("lemon-tray")
     app.setQuitOnLastWindowClosed(False)
     app.setWindowIcon(mark_icon(Mark(Status.READY)))
-    use_translator(QCoreApplication.translate)
+    use_language(app)
     previous_hook = sys.excepthook
     try:
         with asyncio.Runner(loop_factory=lambda: QEventLoop(app)) as runner:
@@ -472,9 +473,9 @@ class Shell(QObject):
         if sure or not running or (self._fault is not None and self._fault.id == ASKS_TO_QUIT):
             self._stop.set()
             return
-        title = translate("App", "1 answer is being written")
-        if running > 1:
-            title = translate("App", "{count} answers are being written").format(count=running)
+        title = counted(
+            "App", "{count} answers are being written", running, one="{count} answer is being written"
+        ).format(count=running)
         quit_now = Option(
             label=translate("App", "Quit now"),
             command=Command(Kind.QUIT, value=True),

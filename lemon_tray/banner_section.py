@@ -16,7 +16,7 @@ from lemon_tray.placing import flipped, put
 from lemon_tray.section import Section
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Banner, BannerKind, Kind, Option
-from lemon_tray.words import translate
+from lemon_tray.words import counted
 
 BANNER_GLYPHS: Final = {
     BannerKind.ERROR: "error",
@@ -98,8 +98,9 @@ class BannerSection(Section):
         self.footer.show_text(banner.footer)
         self.footer.setVisible(bool(banner.footer))
         self.more.setVisible(banner.more > 0)
-        self.more.setText(translate("Banner", "{count} more").format(count=banner.more))
-        self.more.setAccessibleName(self.more.text())
+        more = counted("Banner", "{count} more", banner.more)
+        self.more.show_label(more.format(count=banner.more))
+        self.more.setAccessibleName(self.more.label)
         for part in (self.progress, self.progress_text):
             part.setVisible(banner.progress is not None)
         if banner.progress is not None:

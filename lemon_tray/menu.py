@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 from lemon_tray.edits import Edits
 from lemon_tray.names import limit_text, plain
 from lemon_tray.view import Banner, BannerKind, Command, Kind, MenuModel, Option, PanelView
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 
 LIMITS: Final = (*range(1, 17), -1)
 FEED_ROWS: Final = 10
@@ -236,7 +236,8 @@ class TrayMenu(QObject):
         lines: list[str] = []
         options = banner.options if banner else ()
         if banner is not None and banner.more:
-            text = translate("Menu", "Show the next ({count} more)").format(count=banner.more)
+            text = counted("Menu", "Show the next ({count} more)", banner.more)
+            text = text.format(count=banner.more)
             options = (*options, Option(label=text, command=Command(Kind.NEXT_BANNER)))
         if banner is not None:
             title = banner.title

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from lemon_tray.names import plain
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import FeedEntry, Severity
 
 SAME_CAUSE_S: Final = 600.0
@@ -52,6 +52,8 @@ class Notifier:
         # Some notification servers read markup: there must be none.
         text = plain(fresh[0].message, LENGTH).replace("<", "‹").replace(">", "›")
         if len(fresh) > 1:
-            more = translate("Notify", "{text} And {count} more.").format(text=text, count=len(fresh) - 1)
-            return Message(translate("Notify", "Lemon Tray: {count} problems").format(count=len(fresh)), more)
+            rest = len(fresh) - 1
+            more = counted("Notify", "{text} And {count} more.", rest)
+            title = counted("Notify", "Lemon Tray: {count} problems", len(fresh))
+            return Message(title.format(count=len(fresh)), more.format(text=text, count=rest))
         return Message(translate("Notify", "Lemon Tray"), text)

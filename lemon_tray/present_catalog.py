@@ -12,7 +12,7 @@ from lemon_tray.names import percent, plain
 from lemon_tray.present_devices import HOST, device_labels, usable_devices
 from lemon_tray.present_models import load_progress
 from lemon_tray.view import Command, Kind
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import (
     DeviceState,
     DeviceView,
@@ -205,7 +205,7 @@ def _resident_verdict(
     if resident.state is not ResidentState.READY:
         return Verdict.BUSY, translate("Catalog", "Unloading"), plain(resident.reason, 120)
     state = (
-        translate("Catalog", "{count} running").format(count=resident.in_use)
+        counted("Catalog", "{count} running", resident.in_use).format(count=resident.in_use)
         if resident.in_use
         else translate("Catalog", "Idle")
     )

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from lemon_tray.names import Clock, local_clock, plain
 from lemon_tray.view import Bar, Segment, SegmentKind
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import DeviceState, DeviceView, ResidentState, ResidentView, Snapshot
 from router.units import GIB, MIB, NBSP, gib
 
@@ -315,7 +315,7 @@ def _fold(segments: list[Segment]) -> list[Segment]:
     keep = set(sorted(range(len(segments)), key=lambda i: -segments[i].bytes)[: MAX_SEGMENTS - 1])
     rest = [s for i, s in enumerate(segments) if i not in keep]
     share = sum(round(float(s.value) * 10) for s in rest)
-    label = translate("Bar", "{count} more").format(count=len(rest))
+    label = counted("Bar", "{count} more", len(rest)).format(count=len(rest))
     more = Segment(
         key="more",
         kind=SegmentKind.MORE,

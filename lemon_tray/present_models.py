@@ -9,7 +9,7 @@ from lemon_tray.names import Clock, percent, plain
 from lemon_tray.present_devices import HOST, places
 from lemon_tray.present_pool import LLM
 from lemon_tray.view import ModelRow
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import ResidentState, ResidentView, Severity, Snapshot
 from router.units import GIB, NBSP, gib
 
@@ -58,7 +58,9 @@ def _state(resident: ResidentView, where: str) -> str:
             parts.append(text.format(where=where))
         case ResidentState.DRAINING:
             parts.append(
-                translate("Models", "Unloads after {count} running").format(count=resident.in_use)
+                counted("Models", "Unloads after {count} running", resident.in_use).format(
+                    count=resident.in_use
+                )
                 if resident.in_use
                 else translate("Models", "Unloading")
             )
@@ -71,9 +73,11 @@ def _state(resident: ResidentView, where: str) -> str:
         case ResidentState.READY:
             parts.append(translate("Models", "Ready"))
             if resident.in_use:
-                parts.append(translate("Models", "{count} running").format(count=resident.in_use))
+                text = counted("Models", "{count} running", resident.in_use)
+                parts.append(text.format(count=resident.in_use))
     if resident.waiting:
-        parts.append(translate("Models", "{count} waiting").format(count=resident.waiting))
+        text = counted("Models", "{count} waiting", resident.waiting)
+        parts.append(text.format(count=resident.waiting))
     if resident.pinned:
         parts.append(translate("Models", "pinned"))
     if resident.type != LLM:

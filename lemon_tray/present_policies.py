@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from lemon_tray.names import Clock, local_clock, plain
 from lemon_tray.view import FeedRow
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import PolicyView, ResidentState, Snapshot
 
 ROUTED: Final = frozenset({"route", "fallback"})
@@ -49,9 +49,9 @@ def present_policies(snapshot: Snapshot) -> tuple[PolicyCard, ...]:
 
 def _card(policy: PolicyView, states: Mapping[str, ResidentState], known: set[str]) -> PolicyCard:
     label = plain(policy.name, 60)
-    count = translate("Policies", "1 local language model")
-    if policy.count != 1:
-        count = translate("Policies", "{count} local language models").format(count=policy.count)
+    count = counted(
+        "Policies", "{count} local language models", policy.count, one="{count} local language model"
+    ).format(count=policy.count)
     summary = translate("Policies", "{count} · default {model}").format(
         count=count, model=plain(policy.default_model, 60)
     )
@@ -118,5 +118,6 @@ def present_decision(told: Mapping[str, Any]) -> DecisionView:
             line = f"{line} ({plain(str(step['error']), 120)})"
         steps.append(line)
     if len(trace) > MAX_STEPS:
-        steps.append(translate("Policies", "and {count} more").format(count=len(trace) - MAX_STEPS))
+        rest = len(trace) - MAX_STEPS
+        steps.append(counted("Policies", "and {count} more", rest).format(count=rest))
     return DecisionView(title, tuple(steps))

@@ -7,7 +7,7 @@ from typing import Final
 
 from lemon_tray.names import plain
 from lemon_tray.view import Pool, PoolRow, Slot
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import ResidentState, Snapshot
 
 MAX_SLOTS: Final = 16
@@ -34,7 +34,7 @@ def present_pool(snapshot: Snapshot, numbers: Mapping[str, int]) -> Pool:
         )
     shown = len(slots)
     floor = pool.candidate_floor
-    loaded = translate("Pool", "{count} loaded").format(count=pool.loaded)
+    loaded = counted("Pool", "{count} loaded", pool.loaded).format(count=pool.loaded)
     if pool.loading:
         spoken_loaded = translate("Pool", "{loaded} loaded, {loading} loading").format(
             loaded=pool.loaded, loading=pool.loading
@@ -47,7 +47,8 @@ def present_pool(snapshot: Snapshot, numbers: Mapping[str, int]) -> Pool:
     elif unlimited:
         room = translate("Pool", "room for any number")
     else:
-        room = translate("Pool", "room for {count}").format(count=pool.effective_limit)
+        room = counted("Pool", "room for {count}", pool.effective_limit)
+        room = room.format(count=pool.effective_limit)
     limit_text = (
         translate("Pool", "no limit of yours")
         if limit < 0

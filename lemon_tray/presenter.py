@@ -20,7 +20,7 @@ from lemon_tray.present_menu import present_menu
 from lemon_tray.present_models import failed_rows, load_progress, models_note, resident_row
 from lemon_tray.present_pool import present_pool
 from lemon_tray.view import Banner, BannerKind, Controls, FeedRow, Head, Mark, PanelView
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import NoticeView, ResidentState, ResidentView, Snapshot, Status
 from router.units import NBSP
 
@@ -143,14 +143,14 @@ def _title(
             model=name, percent=percent(load_progress(loading[0]))
         )
     if loading:
-        return translate("Head", "Loading {count} models").format(count=len(loading))
+        text = counted("Head", "Loading {count} models", len(loading), one="Loading {count} model")
+        return text.format(count=len(loading))
     if any(b.kind is BannerKind.NOTICE for b in banners):
         return translate("Head", "{state} · 1 notice").format(state=ready)
     if status is Status.WARNING:
-        count = sum(b.kind is BannerKind.WARNING for b in banners)
-        if count > 1:
-            return translate("Head", "{state} · {count} warnings").format(state=ready, count=count)
-        return translate("Head", "{state} · 1 warning").format(state=ready)
+        count = max(1, sum(b.kind is BannerKind.WARNING for b in banners))
+        text = counted("Head", "{state} · {count} warnings", count, one="{state} · {count} warning")
+        return text.format(state=ready, count=count)
     if not snapshot.scanned:
         return translate("Head", "Starting")
     if not snapshot.models:

@@ -33,7 +33,7 @@ from lemon_tray.setting_row import SettingRow
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
 from lemon_tray.windows import Line, row_of_window, scroll_area
-from lemon_tray.words import translate
+from lemon_tray.words import counted, translate
 from router.snapshot import Snapshot
 
 SURE_MS: Final = 4000
@@ -96,9 +96,7 @@ class _GroupHead(QWidget):
 
     def show_group(self, name: str, count: int) -> None:
         self.name.show_text(name)
-        words = (
-            translate("Settings", "1 setting") if count == 1 else translate("Settings", "{count} settings")
-        )
+        words = counted("Settings", "{count} settings", count, one="{count} setting")
         self.count.show_text(words.format(count=count))
 
     def arrange(self) -> int:
@@ -352,9 +350,12 @@ class SettingsWindow(SearchWindow):
         waiting = waiting_for_restart(self._views, self.at_start)
         self.restart.setVisible(bool(waiting))
         if waiting:
-            text = translate("Settings", "{count} changes wait for a restart: {keys}")
-            if len(waiting) == 1:
-                text = translate("Settings", "1 change waits for a restart: {keys}")
+            text = counted(
+                "Settings",
+                "{count} changes wait for a restart: {keys}",
+                len(waiting),
+                one="{count} change waits for a restart: {keys}",
+            )
             self.note.show_text(text.format(count=len(waiting), keys=", ".join(waiting)))
         else:
             self.note.show_text(translate("Settings", "Changes are saved as you make them."))

@@ -1,17 +1,19 @@
 """Translation of what people read, without importing Qt.
 
-The presenter is plain Python; the app plugs Qt's translator in at its start. The call has the shape that
-Qt's `lupdate` extracts: `translate("Context", "Text")`.
+The presenter is plain Python; the app plugs Qt's translator in at its start. `python3 dev.py texts` finds
+the calls `translate("Context", "Text")` and `counted("Context", "{count} texts", count)`, whose texts are
+constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Translator = Callable[[str, str], str]
+Translator = Callable[[str, str, int], str]
+"""Of a context, a text and the number that its form depends on, -1 for none."""
 
 
-def _as_written(_context: str, text: str) -> str:
+def _as_written(_context: str, text: str, _count: int) -> str:
     return text
 
 
@@ -26,4 +28,14 @@ def use_translator(translator: Translator | None) -> None:
 
 def translate(context: str, text: str) -> str:
     """`text` in the user's language, placeholders in braces left for `str.format`."""
-    return _translator(context, text)
+    return _translator(context, text, -1)
+
+
+def counted(context: str, text: str, count: int, *, one: str = "") -> str:
+    """The form of `text` for `count` things, placeholders in braces left for `str.format`.
+
+    Catalogues translate `text`, which is written for many, with as many forms as a language has. `one` is the
+    form for a single thing as long as it is not translated.
+    """
+    form = _translator(context, text, count)
+    return one if one and count == 1 and form == text else form

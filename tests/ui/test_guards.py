@@ -96,10 +96,10 @@ def test_every_text_of_the_presenter_is_translated(path: Path) -> None:
 def test_a_translator_reaches_every_text() -> None:
     from lemon_tray.words import use_translator
 
-    use_translator(lambda context, text: f"<{text}>")
+    use_translator(lambda context, text, count: f"<{text}>")
     try:
         view = view_of(canned.warning())
-        assert view.head.title == "<<Ready> · 1 warning>"
+        assert view.head.title == "<<Ready> · 1 warnings>"
         assert view.banner is not None
         assert view.banner.title.startswith("<")
         assert view.pool.loaded == "<2 loaded>"
