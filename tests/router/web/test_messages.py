@@ -58,11 +58,12 @@ async def test_a_stream_that_breaks_ends_with_an_error_that_its_clients_notice()
         assert name == b"event: error"
         told = msgspec.json.decode(data.removeprefix(b"data: "))
         assert told["type"] == "error"
+        assert told["error"]["type"] == "api_error"
         assert told["error"]["code"] == "worker_answer_broken"
         assert b"message_stop" not in answer.body
 
 
-async def test_comments_come_while_it_waits() -> None:
+async def test_pings_come_while_it_waits() -> None:
     go_on = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -73,7 +74,8 @@ async def test_comments_come_while_it_waits() -> None:
 
     async with site(script, WebOptions(silence_s=0.01)) as s, s.client() as client:
         await client.send("POST", "/v1/messages", msgspec.json.encode({**BODY, "stream": True}))
-        answer = await client.answer(lambda a: b": keep-alive" in a.body)
+        answer = await client.answer(lambda a: bytes(a.body).startswith(b"event: ping\ndata: {"))
+        assert b": keep-alive" not in answer.body
         go_on.set()
         await client.more(answer)
         assert bytes(answer.body).endswith(START + END)
