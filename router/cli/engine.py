@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
@@ -14,10 +13,10 @@ import msgspec
 
 from router.cli.client import Client, NotRunning
 from router.cli.context import Context, note
+from router.cli.progress import Bar, shown_size
 from router.cli.status import plain
 from router.errors import RouterError
 from router.snapshot import EngineView
-from router.units import MIB, gib
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ def _list(context: Context, arguments: argparse.Namespace) -> int:
 
 
 def _get(context: Context, arguments: argparse.Namespace) -> int:
-    bar = _Bar()
+    bar = Bar("Fetched; unpacking and trying it")
     if context.running:
         client = context.client()
         try:
@@ -136,7 +135,7 @@ def _views(client: Client, *, refresh: bool = False) -> tuple[EngineView, ...]:
         raise RouterError(f"{client.url} speaks another version: {error}.") from error
 
 
-def _follow(client: Client, id: str | None, bar: _Bar) -> None:
+def _follow(client: Client, id: str | None, bar: Bar) -> None:
     """Have the router fetch it, and wait for the end."""
     body: dict[str, Any] = {"stream": True}
     if id is not None:
@@ -189,7 +188,7 @@ def _print(views: Iterable[EngineView], *, as_json: bool) -> None:
     if offers:
         print("To fetch with lemon-tray engine get ID:")
     for view in offers:
-        size = f", {_size(view.size)}" if view.size else ""
+        size = f", {shown_size(view.size)}" if view.size else ""
         problem = f"; {view.problem}" if view.problem else ""
         print(plain(f"  {view.id:<{width}}  {view.title}{size}{problem}"))
 
@@ -201,27 +200,3 @@ def _about(view: EngineView) -> str:
     if view.problem:
         return f"{words}: cannot be used: {view.problem}"
     return f"{words}: {', '.join(view.devices) or 'the processor only'}"
-
-
-def _size(count: int) -> str:
-    return gib(count) if count >= 1 << 30 else f"{count / MIB:.0f}\N{NO-BREAK SPACE}MiB"
-
-
-class _Bar:
-    """Progress in one line of a terminal; nothing where the output is no terminal."""
-
-    def __init__(self) -> None:
-        self._shown = False
-
-    def show(self, done: int, total: int | None) -> None:
-        if not sys.stderr.isatty():
-            return
-        share = f"{done / total:4.0%} of {_size(total)}" if total else _size(done)
-        text = "Fetched; unpacking and trying it" if total and done >= total else f"Fetching: {share}"
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        self._shown = True
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,8 +17,10 @@ from router.catalog.model import Model
 from router.catalog.places import PlaceKind, stores
 from router.catalog.pull import DOWNLOADING, RESOLVING, Puller, PullProgress
 from router.catalog.removal import Deleted, Removal, plan_removal, remove
-from router.errors import Conflict, RouterError, Unavailable
+from router.errors import Conflict, ModelNotFound, RouterError, Unavailable
+from router.paths import Paths
 from router.service.downloads import Downloads, Progress
+from router.settings.schema import Settings
 
 #: By which the demo model can be asked for, besides its name.
 DEMO_NAME: Final = "demo"
@@ -216,6 +219,20 @@ class Pulling:
             known = self._running.get(str(parse_reference(wanted)).casefold())
         self._downloads.cancel(known[0].name if known is not None else name)
 
+    async def find(self, name: str) -> Model:
+        """The model of that name, after a look at what there is.
+
+        Raises:
+            ModelNotFound: there is none.
+        """
+        await self._catalog.scan()
+        model = self._catalog.resolve(name)
+        if model is None:
+            near = self._catalog.near(name)
+            hint = f"Did you mean {' or '.join(near)}?" if near else None
+            raise ModelNotFound(f"There is no model {name}.", param="model", hint=hint)
+        return model
+
     async def delete(self, model: Model) -> Deleted:
         """Delete the files of a model that nothing else needs.
 
@@ -255,6 +272,19 @@ class Pulling:
                     code="being_fetched",
                     param="model_name",
                 )
+
+
+@contextlib.asynccontextmanager
+async def standalone(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Pulling]:
+    """Pulling for a command that runs without a router."""
+    root = hub_root(settings.model_sources, environ)
+    catalog = Catalog((paths.models_dir,), stores=stores(settings.model_sources, environ))
+    downloads = Downloads(lambda: None)
+    await asyncio.to_thread(paths.ensure)
+    try:
+        yield Pulling(catalog, downloads, Hub(environ), lambda: root, paths.models_dir, lambda _model: "")
+    finally:
+        await downloads.close()
 
 
 def hub_root(sources: Collection[str], environ: Mapping[str, str]) -> Path | None:

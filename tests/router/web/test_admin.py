@@ -60,7 +60,7 @@ async def test_load_and_unload() -> None:
         ("/v1/pull", {"model_name": "demo", "quant": "Q4"}, "quant"),
         ("/v1/pull", {"model_name": "demo", "stream": "yes"}, "stream"),
         ("/v1/delete", {}, "model_name"),
-        ("/v1/delete", {"model_name": "alpha"}, "model_name"),
+        ("/v1/pull/cancel", {}, "model_name"),
         ("/internal/set", [], None),
         ("/internal/set", {"max_modles": 2}, "max_modles"),
         ("/internal/pin", {"pinned": True}, "model"),
@@ -72,8 +72,6 @@ async def test_load_and_unload() -> None:
 )
 async def test_wrong_bodies(path: str, body: Any, param: str | None) -> None:
     async with site(reply) as s:
-        if path == "/v1/delete" and body:
-            s.api.publish(snapshot(2, models=(ModelView("alpha", "llm", 1, 1),)))
         answer = await s.post(path, body)
         assert answer.status == 400
         assert answer.error["param"] == param
@@ -109,6 +107,31 @@ async def test_a_policy_is_pulled_and_deleted() -> None:
         assert s.api.calls == [("register", document)]
         assert (await s.post("/v1/delete", {"model_name": "auto"})).status == 200
         assert (await s.post("/v1/delete", {"model_name": "auto"})).status == 404
+
+
+async def test_a_model_is_deleted_and_what_is_in_use_is_not() -> None:
+    async with site(reply) as s:
+        answer = await s.post("/v1/delete", {"model_name": "alpha"})
+        assert answer.json() == {
+            "status": "success",
+            "message": "The model alpha is deleted; 1.0\N{NO-BREAK SPACE}GiB is free again.",
+            "model_name": "alpha",
+            "bytes_freed": 1 << 30,
+        }
+        s.api.in_use.add("beta")
+        refused = await s.post("/v1/delete", {"model_name": "beta"})
+        assert (refused.status, refused.error["code"]) == (409, "model_in_use")
+        assert (await s.post("/v1/delete", {"model_name": "nobody"})).status == 404
+
+
+async def test_a_pull_is_cancelled() -> None:
+    async with site(reply) as s, s.client() as client:
+        await client.send("POST", "/v1/pull", b'{"model_name":"demo","stream":true}')
+        async with asyncio.timeout(SAFETY_S):
+            await s.api.pulling.wait()
+        assert (await s.post("/v1/pull/cancel", {"model_name": "demo"})).status == 200
+        assert b'"code":"cancelled"' in (await client.answer()).body
+        assert (await s.post("/v1/pull/cancel", {"model_name": "demo"})).status == 404
 
 
 async def test_the_demo_model_is_pulled() -> None:
