@@ -16,6 +16,7 @@ CLI_COMMANDS: Final = frozenset(
         "load",
         "plan",
         "policy",
+        "provider",
         "serve",
         "status",
         "stop",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from router.cli import engine, importing, keys, policy, pull, stop
+from router.cli import engine, importing, keys, policy, provider, pull, stop
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
 from router.cli.options import add_model_options, given_options
@@ -136,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     keys.add_commands(commands)
     importing.add_commands(commands)
     asking = (*pull.add_commands(commands), *engine.add_commands(commands), *policy.add_commands(commands))
+    asking = (*asking, *provider.add_commands(commands))
     for sub in (status, get, change, load, unload, planned, *asking):
         sub.add_argument("--endpoint", metavar="URL", help="the router to ask; by default the one that runs")
     return top

@@ -34,6 +34,13 @@ def render(snapshot: Snapshot) -> str:
         for policy in snapshot.policies
     ]
     lines += _section("Policies", policies)
+    providers = [
+        f"{provider.name}: {provider.state}, {provider.models} models, {provider.url}"
+        + (f"; {provider.in_use} in use" if provider.in_use else "")
+        + (f"; {provider.problem}" if provider.problem else "")
+        for provider in snapshot.providers
+    ]
+    lines += _section("Providers", providers)
     if snapshot.queue.waiting:
         waiting = ", ".join(f"{model} {count}" for model, count in snapshot.queue.by_model.items())
         lines.append(f"Waiting requests: {snapshot.queue.waiting} ({waiting})")
