@@ -30,23 +30,19 @@ class Options(Struct, frozen=True):
     serve: tuple[str, ...]
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Read the arguments of `lemon-tray [run]`.
-
-    Raises:
-        SystemExit: help was asked for, or the arguments are wrong; it has been said.
-    """
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of `lemon-tray [run]`."""
+    made = argparse.ArgumentParser(
         prog="lemon-tray",
         description="Run language models for all your apps on one endpoint, from the tray.",
         epilog=f"Other commands: {', '.join(_COMMANDS)}; each has its own --help.",
     )
-    parser.add_argument("run", nargs="?", choices=("run",), help="start the tray app (the default)")
-    parser.add_argument("--demo", action="store_true", help="fetch a small demo model if there is no model")
-    parser.add_argument("--hidden", action="store_true", help="do not open the panel at the start")
-    parser.add_argument("--host", help="address to listen on")
-    parser.add_argument("--port", help="port to listen on; 0: any free one")
-    parser.add_argument(
+    made.add_argument("run", nargs="?", choices=("run",), help="start the tray app (the default)")
+    made.add_argument("--demo", action="store_true", help="fetch a small demo model if there is no model")
+    made.add_argument("--hidden", action="store_true", help="do not open the panel at the start")
+    made.add_argument("--host", help="address to listen on")
+    made.add_argument("--port", help="port to listen on; 0: any free one")
+    made.add_argument(
         "--models-dir",
         dest="models_dirs",
         metavar="DIR",
@@ -54,15 +50,25 @@ def parse(argv: Sequence[str]) -> Options:
         default=[],
         help="a further folder with GGUF files (repeatable)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--simulate",
         metavar="SIZES",
         help="pretend to have GPUs with this much memory, such as 24GiB,24GiB; models run on the processor",
     )
-    parser.add_argument("--version", action="version", version=f"Lemon Tray {__version__}")
+    made.add_argument("--version", action="version", version=f"Lemon Tray {__version__}")
+    return made
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Read the arguments of `lemon-tray [run]`.
+
+    Raises:
+        SystemExit: help was asked for, or the arguments are wrong; it has been said.
+    """
+    made = parser()
     if argv and not argv[0].startswith("-") and argv[0] != "run":
-        parser.error(f"there is no command {argv[0]}; there are run, {', '.join(_COMMANDS)}")
-    given = parser.parse_args(argv)
+        made.error(f"there is no command {argv[0]}; there are run, {', '.join(_COMMANDS)}")
+    given = made.parse_args(argv)
     serve: list[str] = []
     for name in ("host", "port", "simulate"):
         if getattr(given, name) is not None:
