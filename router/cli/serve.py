@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import router.tls  # noqa: F401  # before anything that imports aiohttp
 from router import logs
 from router.catalog.demo import DEMO
 from router.errors import InstanceError, RouterError
