@@ -28,6 +28,9 @@ from router.web.inflight import Inflight
 from router.web.keys import Keys, given_key
 from router.web.metrics import Metrics
 from router.web.notes import NOTES, Notes
+from router.web.ollama import Ollama
+from router.web.ollama_calls import ollama_calls
+from router.web.ollama_pulls import OllamaPulls
 from router.web.openapi import document
 from router.web.options import WebOptions
 from router.web.plain import PlainRequest
@@ -110,6 +113,8 @@ def _add_routes(app: web.Application, parts: _Parts) -> None:
     engines = EngineCalls(parts.api, parts.options, admin.read)
     providers = ProviderCalls(parts.api, admin.read)
     table = calls(admin, parts.inference, engines, providers, parts.hub.handle, scrape)
+    ollama = Ollama(parts.api, parts.inference, parts.bodies, parts.options)
+    table += ollama_calls(ollama, OllamaPulls(parts.api, parts.bodies, parts.options))
     admin.description = document(table)
     for call in table:
         for path in call.paths:
@@ -122,7 +127,7 @@ def _add_route(app: web.Application, call: Call, path: str) -> None:
     if call.method == hdrs.METH_GET:
         app.router.add_get(pattern, call.handler, expect_handler=_expect)  # HEAD, too
     else:
-        app.router.add_post(pattern, call.handler, expect_handler=_expect)
+        app.router.add_route(call.method, pattern, call.handler, expect_handler=_expect)
 
 
 async def _prepare(request: web.Request, response: web.StreamResponse) -> None:

@@ -15,6 +15,7 @@ from router.web.admin import Admin
 from router.web.engines import EngineCalls
 from router.web.inference import KINDS, Inference
 from router.web.providers import ProviderCalls
+from router.web.shapes import shape_of
 
 PREFIXES: Final = ("/v1", "/api/v1", "/v0", "/api/v0")
 
@@ -29,7 +30,7 @@ _ALWAYS: Final = (400, 401, 403, 503)
 #: What any call with a body may be answered besides.
 _WITH_BODY: Final = (408, 413, 415)
 #: What waiting for a model, and a worker, may end in besides.
-_MODEL: Final = (404, 409, 502, 507)
+MODEL_ERRORS: Final = (404, 409, 502, 507)
 
 
 class Call(Struct, frozen=True):
@@ -62,6 +63,11 @@ class Call(Struct, frozen=True):
     def paths(self) -> tuple[str, ...]:
         """All paths that it answers at; the first is the one to use."""
         return (self.path,) if self.rooted else tuple(f"{prefix}{self.path}" for prefix in PREFIXES)
+
+    @property
+    def shape(self) -> str:
+        """Whose form its errors have."""
+        return shape_of(self.paths[0])
 
     @property
     def errors(self) -> tuple[int, ...]:
@@ -232,7 +238,7 @@ def calls(
             body=_BODIES[named],
             kinds=(JSON, EVENTS) if kind.streams else (JSON,),
             # 422, 429 and 501 are an engine's or a provider's, 508 is a provider's that leads back here.
-            bad=(*_MODEL, 422, 429, 501, 508),
+            bad=(*MODEL_ERRORS, 422, 429, 501, 508),
         )
     listing = _object("object", "data", object={"const": "list"}, data={"type": "array", "items": _LISTED})
     get("/models", admin.models, "List models and policies", "Catalog", answer=listing, bad=(508,))
@@ -244,7 +250,7 @@ def calls(
         "Residency",
         body=_LOAD,
         answer=_DONE,
-        bad=_MODEL,
+        bad=MODEL_ERRORS,
     )
     post(
         "/plan",
@@ -252,7 +258,7 @@ def calls(
         "Tell what loading a model would take on each device; load nothing",
         "Residency",
         body=_LOAD,
-        bad=_MODEL,
+        bad=MODEL_ERRORS,
     )
     post(
         "/unload",

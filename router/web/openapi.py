@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from router.version import __version__
 from router.web.calls import EVENTS, JSON, TEXT, Call
+from router.web.lines import NDJSON
+from router.web.shapes import ANTHROPIC, OLLAMA, OPENAI
 
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
-_ERROR: Final = "#/components/schemas/Error"
-
 _MEANINGS: Final = {
     400: "The request is wrong; `param` names the field.",
     401: "An API key is wanted, and there is no valid one.",
@@ -56,9 +56,36 @@ _ERROR_SCHEMA: Final = {
         }
     },
 }
+_ANTHROPIC_ERROR: Final = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string", "minLength": 1}},
+        },
+    },
+}
+_OLLAMA_ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string", "minLength": 1}},
+}
+#: By whose form it is: the name of the schema of errors, and the schema.
+_ERRORS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    OPENAI: ("Error", _ERROR_SCHEMA),
+    ANTHROPIC: ("AnthropicError", _ANTHROPIC_ERROR),
+    OLLAMA: ("OllamaError", _OLLAMA_ERROR),
+}
 _OBJECT: Final = {"type": "object"}
-# How events look is not for OpenAPI 3.1 to say.
-_CONTENT: Final[dict[str, dict[str, Any]]] = {EVENTS: {}, TEXT: {"schema": {"type": "string"}}}
+# How events and lines look is not for OpenAPI 3.1 to say.
+_CONTENT: Final[dict[str, dict[str, Any]]] = {
+    EVENTS: {},
+    NDJSON: {},
+    TEXT: {"schema": {"type": "string"}},
+}
 
 
 def document(calls: Iterable[Call]) -> dict[str, Any]:
@@ -71,22 +98,28 @@ def document(calls: Iterable[Call]) -> dict[str, Any]:
         "info": {
             "title": "Lemon Tray",
             "version": __version__,
-            "description": "Everything below /v1 is also below /api/v1, /v0 and /api/v0. Every error has one "
-            "shape. A stream that fails after its headers ends with an event that holds an error.",
+            "description": "Everything below /v1 is also below /api/v1, /v0 and /api/v0. Errors have OpenAI's "
+            "form, at /v1/messages Anthropic's, and below /api otherwise Ollama's. A stream that fails after its "
+            "headers ends with an event, or a line, that holds an error.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{}, {"key": []}],
         "paths": paths,
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _ERROR_SCHEMA},
-            "responses": {f"Error{status}": _error(status) for status in _MEANINGS},
+            "schemas": dict(_ERRORS.values()),
+            "responses": {
+                f"{name}{status}": _error(status, name)
+                for name, _ in _ERRORS.values()
+                for status in _MEANINGS
+            },
         },
     }
 
 
 def _operation(call: Call) -> dict[str, Any]:
     path = call.paths[0]
+    error, _ = _ERRORS[call.shape]
     made: dict[str, Any] = {
         "operationId": _name(call.method, path),
         "summary": call.summary,
@@ -102,7 +135,7 @@ def _operation(call: Call) -> dict[str, Any]:
                 }
                 for status in call.good
             },
-            **{str(status): {"$ref": f"#/components/responses/Error{status}"} for status in call.errors},
+            **{str(status): {"$ref": f"#/components/responses/{error}{status}"} for status in call.errors},
         },
     }
     parameters = _PARAMETER.findall(path)
@@ -124,7 +157,7 @@ def _name(method: str, path: str) -> str:
     return "_".join([method.lower(), *words])
 
 
-def _error(status: int) -> dict[str, Any]:
+def _error(status: int, name: str) -> dict[str, Any]:
     headers: dict[str, Any] = {}
     if status in (HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE):
         headers = _SHOULD_RETRY
@@ -132,6 +165,6 @@ def _error(status: int) -> dict[str, Any]:
         headers = _RETRY_AFTER
     made: dict[str, Any] = {
         "description": _MEANINGS[status],
-        "content": {JSON: {"schema": {"$ref": _ERROR}}},
+        "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}},
     }
     return {**made, "headers": headers} if headers else made

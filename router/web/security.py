@@ -26,7 +26,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _PRIVATE: Final = "/internal"
 _EXPOSED: Final = "x-lemonade-route, retry-after, x-should-retry"
-_METHODS: Final = "GET, HEAD, POST, OPTIONS"
+_METHODS: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 _HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1000}")
 
 
