@@ -137,7 +137,7 @@ def _add(context: Context, arguments: argparse.Namespace) -> int:
     places = {IN_KEYRING: "the system's keyring", IN_FILE: f"{_path(context)}, which only you can read"}
     if view.key in places:
         note(f"Its key is kept in {places[view.key]}.")
-    print(plain(_about(view)))
+    _print(view)
     if view.state == "ready" and view.models:
         note(f"Its models are named {view.name}/MODEL; lemon-tray provider list --models shows them.")
     return 0
@@ -199,7 +199,7 @@ def _list(context: Context, arguments: argparse.Namespace) -> int:
     if not views:
         note("there are no providers; lemon-tray provider add NAME URL adds one")
     for view in views:
-        print(plain(_about(view)))
+        _print(view)
         if arguments.models:
             for name in models.get(view.name, []):
                 print(plain(f"  {name}"))
@@ -216,7 +216,7 @@ def _test(context: Context, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(view)
     else:
-        print(plain(_about(view)))
+        _print(view)
     if view.state != "ready":
         return 1
     if arguments.model is not None:
@@ -241,13 +241,14 @@ def _remove(context: Context, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _about(view: ProviderView) -> str:
+def _print(view: ProviderView) -> None:
     count = f"{view.models} model{'' if view.models == 1 else 's'}"
     if view.more:
         count += f" ({view.more} left out)"
     key = {IN_KEYRING: "key in the keyring", IN_FILE: "key in a file", "variable": "key in a variable"}
-    text = f"{view.name}: {view.state}, {count}, {view.url}, {key.get(view.key, 'no key')}"
-    return f"{text}\n  {view.problem}" if view.problem else text
+    print(plain(f"{view.name}: {view.state}, {count}, {view.url}, {key.get(view.key, 'no key')}"))
+    if view.problem:
+        print(plain(f"  {view.problem}"))
 
 
 def _print_json(view: ProviderView) -> None:

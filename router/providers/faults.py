@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import email.utils
 import math
+import os
 import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+import aiohttp
 import msgspec
 
 from router.errors import RouterError
@@ -49,7 +51,7 @@ class ProviderLoop(ProviderError):
 def not_reached(provider: Provider, error: BaseException) -> ProviderError:
     """No connection, or none that lasted until an answer began."""
     return ProviderError(
-        f"The provider {provider.name} ({provider.url}) cannot be reached: {describe(error)}.",
+        f"The provider {provider.name} ({provider.url}) cannot be reached: {_words(error)}.",
         code="provider_not_reached",
         retry_after_s=1.0,
     )
@@ -70,10 +72,7 @@ def cut(provider: Provider, error: BaseException) -> ProviderCut:
         return ProviderCut(
             f"The provider {provider.name} sent nothing for {provider.idle_s:g} s in the midst of its answer."
         )
-    return ProviderCut(
-        f"The provider {provider.name} closed the connection before its answer was complete: "
-        f"{describe(error)}."
-    )
+    return ProviderCut(f"The provider {provider.name} ended before its answer was complete: {_words(error)}.")
 
 
 def no_key(provider: Provider) -> ProviderError:
@@ -195,6 +194,21 @@ def _seconds(text: str) -> float:
     if not math.isfinite(seconds):
         return 1.0
     return min(max(seconds, 0.0), MAX_RETRY_S)
+
+
+def _words(error: BaseException) -> str:
+    """Why a connection failed, in a few words."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"there is no host {error.host}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted"
+    if isinstance(error, aiohttp.ClientOSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the connection was closed, or what came is not what its headers say"
+    return describe(error)
 
 
 def _text(body: bytes) -> str:

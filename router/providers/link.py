@@ -65,7 +65,7 @@ class Link:
         `instance` names the run of the router that asks.
         """
         self.provider = provider
-        self._find_key = find_key
+        self.find_key = find_key
         self._key: str | None = None
         self._unlocking = asyncio.Lock()
         self._instance = instance
@@ -231,7 +231,7 @@ class Link:
         async with self._unlocking:
             if self._key is None:
                 try:
-                    self._key = await in_daemon(self._find_key, KEYRING_S)
+                    self._key = await in_daemon(self.find_key, KEYRING_S)
                 except TimeoutError:
                     log.warning("The keyring gives no answer about the key of %s.", self.provider.name)
             if self._key is None:

@@ -68,6 +68,7 @@ class Listing(Struct, frozen=True):
 
 class _Kept(Struct, frozen=True):
     url: str
+    wanted: tuple[str, ...]
     listing: Listing
 
 
@@ -184,12 +185,14 @@ class ListingCache:
             kept = msgspec.json.decode(self._path(provider).read_bytes(), type=_Kept)
         except (OSError, msgspec.MsgspecError):
             return None  # The next look at the provider makes it anew.
-        return kept.listing if kept.url == provider.url else None
+        return kept.listing if (kept.url, kept.wanted) == (provider.url, provider.models) else None
 
     def write(self, provider: Provider, listing: Listing) -> None:
         """Keep it. A cache that cannot be written is told in the log and does without."""
         try:
-            write_atomically(self._path(provider), msgspec.json.encode(_Kept(provider.url, listing)))
+            write_atomically(
+                self._path(provider), msgspec.json.encode(_Kept(provider.url, provider.models, listing))
+            )
         except OSError as error:
             log.warning("The models of %s could not be kept: %s", provider.name, error)
 

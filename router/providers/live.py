@@ -241,7 +241,10 @@ class Live:
             log.warning("%s", problem)
             self._watcher.told(f"provider_{state}", problem, bad=True)
         else:
-            text = f"The provider {self.provider.name} answers; it has {len(self.models)} models."
+            count = len(self.models)
+            text = (
+                f"The provider {self.provider.name} answers; it has {count} model{'' if count == 1 else 's'}."
+            )
             log.info("%s", text)
             self._watcher.told(f"provider_{state}", text, bad=False)
         self._watcher.changed()

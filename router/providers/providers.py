@@ -210,6 +210,7 @@ class Providers:
         live = self._made(provider, lambda: self._key_for(provider, secret, known))
         if secret is not None or known is not None:
             live.link.provider = structs.replace(provider, key=IN_FILE)  # There may be a key: ask for it.
+        live.take(await asyncio.to_thread(self._cache.read, provider))
         await live.look()
         if live.loops:
             await live.close()
@@ -218,6 +219,7 @@ class Providers:
             async with self._order:
                 kept = await self._on_disk(lambda: self._file.put(provider, secret))
                 live.provider = live.link.provider = kept
+                live.link.find_key = lambda: self._file.secret(kept)
                 await self._install(live)
         except BaseException:
             await live.close()

@@ -119,19 +119,22 @@ def _checked(made: Provider) -> Provider:
 class ProviderFile:
     """The providers on disk. Everything here blocks: use it from a command, or from a thread.
 
-    `keyring` finds the keyring; it is called only if a key is, or is to be, in there.
+    `keyring` finds one in place of the system's; it is called only if a key is, or is to be, in there.
     """
 
     def __init__(
         self,
         path: Path,
         *,
-        keyring: Callable[[], SecretStore | None] = keyrings.system_keyring,
+        keyring: Callable[[], SecretStore | None] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.path = path
-        self._keyring = keyring
+        self._given = keyring
         self._environ = environ
+
+    def _keyring(self) -> SecretStore | None:
+        return keyrings.system_keyring() if self._given is None else self._given()
 
     def stamp(self) -> tuple[int, ...]:
         """What changes when the file does."""

@@ -11,6 +11,7 @@ import aiohttp
 from router.engines.base import Worker
 from router.errors import RouterError
 from router.providers import faults
+from router.providers.link import MAX_ERROR
 from router.providers.live import RemoteWorker
 from router.web.relay import Exchange, Relay
 from router.web.renaming import Renaming
@@ -107,6 +108,7 @@ class RemoteExchange(Exchange):
             RouterError: `fail` was called.
         """
         response = self._answer
+        held = b""
         while not self._done:
             if (failure := self._ended()) is not None:
                 raise failure
@@ -121,9 +123,16 @@ class RemoteExchange(Exchange):
                 self._first_byte = asyncio.get_running_loop().time()
             if not data:
                 self._done = True
-                return self._renaming.flush() if self._renaming is not None else b""
+                if self._renaming is None:
+                    return self._remote.live.link.scrubbed(held)
+                return self._renaming.flush()
             if self._renaming is None:
-                return self._remote.live.link.scrubbed(data)
+                # An error, which is short: as a whole, or the key could hide between two parts.
+                held += data
+                if len(held) <= MAX_ERROR:
+                    continue
+                self._done = True
+                return self._remote.live.link.scrubbed(held[:MAX_ERROR])
             if passed := self._renaming.feed(data):
                 return passed
         return b""

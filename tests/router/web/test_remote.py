@@ -217,7 +217,16 @@ async def test_what_a_client_is_told(tmp_path: Path, fault: str, status: int, co
 
 async def test_a_request_that_is_wrong_is_told_as_the_provider_tells_it(tmp_path: Path) -> None:
     error = {"message": f"bad temperature {KEY}", "param": "temperature", "type": "x", "extra": 5}
-    async with remote(tmp_path, failing(400, msgspec.json.encode({"error": error}))) as s:
+    body = msgspec.json.encode({"error": error})
+    middle = body.index(KEY.encode()) + 5
+
+    async def script(peer: Peer) -> None:
+        head = b"HTTP/1.1 400 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await peer.send(head + body[:middle])
+        await asyncio.sleep(0)
+        await peer.send(body[middle:])
+
+    async with remote(tmp_path, script) as s:
         answer = await s.ask("POST", CHAT, chat(model="cloud/big"))
         assert answer.status == 400
         assert answer.error["message"] == "bad temperature ***"
