@@ -126,22 +126,26 @@ def _of_hub(model: Model, hub: Path, needed: set[str]) -> Removal:
     snapshots = repo / "snapshots"
     commit = snapshots / parts[2]
     own = list(_shards(first))
-    if model.mmproj and _is_below(Path(model.mmproj), snapshots):
+    if (
+        model.mmproj
+        and _is_below(Path(model.mmproj), snapshots)
+        and os.path.realpath(model.mmproj) not in needed
+    ):
         own.append(Path(model.mmproj))
-    own = [path for path in own if os.path.realpath(path) not in needed]
-    contents = {os.path.realpath(path) for path in own}
+    contents = {os.path.realpath(path) for path in own} - needed
     names = {path.relative_to(snapshots).parts[1:] for path in own}
     pointers = [path for path in _below(snapshots) if path.is_symlink() or path.is_file()]
     # Also the names that it has in other revisions, or an older one would take its place.
     going = [
         path
         for path in pointers
-        if os.path.realpath(path) in contents
+        if path in own
+        or os.path.realpath(path) in contents
         or (path.relative_to(snapshots).parts[1:] in names and os.path.realpath(path) not in needed)
     ]
-    # The first file last: it is what a model is found by. It goes first.
+    # A model is found by its first file: that goes first.
     going.sort(key=lambda path: path != commit.joinpath(*first.relative_to(commit).parts))
-    staying = {os.path.realpath(path) for path in pointers if path not in set(going)}
+    staying = needed | {os.path.realpath(path) for path in pointers if path not in set(going)}
     blobs = repo / "blobs"
     freed_blobs = sorted(
         {
