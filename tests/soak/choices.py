@@ -20,7 +20,8 @@ SIMULATE: Final = "3GiB,2GiB"
 #: What a prompt asks the fake llama-server to do; other engines take it for text.
 MISDEEDS: Final = ("die", "cut", "refuse", "rubbish")
 
-#: What the settings are before anybody edits them.
+#: What the settings are before anybody edits them. Slots share a context: with a smaller one, answers at the
+#: same time would end each other.
 FIRST: Final[Mapping[str, Any]] = {
     "max_loaded_models": 2,
     "load_queue_timeout_s": 15,
@@ -119,7 +120,7 @@ def _setting(rng: random.Random) -> tuple[str, Mapping[str, Any]]:
         "vram_margin": ("0", "128MiB", "512MiB"),
         "vram_cap": (0, 0, "1GiB", "2GiB"),
         "parallel": (1, 2, 4),
-        "ctx_size": (512, 2048),
+        "ctx_size": (2048, 4096),
         "max_queue": (2, 64, 512),
         "engine": ("embedded", "embedded", "FAKE"),
         "allow_partial_offload": (True, False),
@@ -142,7 +143,7 @@ def _policy(rng: random.Random) -> tuple[str, Mapping[str, Any]]:
 def _load(rng: random.Random) -> tuple[str, Mapping[str, Any]]:
     given: dict[str, Any] = {"model_name": rng.choice(LANGUAGE)}
     if rng.random() < 0.5:
-        given["ctx_size"] = rng.choice((256, 1024))
+        given["ctx_size"] = rng.choice((2048, 4096))
     if rng.random() < 0.3:
         given["device"] = rng.choice(DEVICES)
     if rng.random() < 0.2:
