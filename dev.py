@@ -45,7 +45,8 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   test --long         run the long randomised tests instead
   test --packages     build the packages and try them in a bare system instead; as root
   test --vulkan       run the tests on a software GPU instead; fetches a llama-server with Vulkan (68 MB)
-  lint                ruff, mypy and the import rules
+  lint                ruff, mypy, the import rules and the documentation's links
+  docs [--write]      build the documentation's site; --write: the pages made from the code anew, first
   bench [NAME ...]    run the benchmarks in tests/bench, or those named
   soak [--minutes N]  run the real program under clients, edits and faults, and look whether all holds
   shots [ARGUMENTS]   take the pictures of the documentation
@@ -700,9 +701,16 @@ def command_lint(setup: Setup, arguments: list[str]) -> int:
             [str(tools / "ruff"), "format", "--check", "."],
             [str(tools / "mypy"), "dev.py", "router", "lemon_tray"],
             [str(tools / "lint-imports"), "--no-cache"],
+            [str(tools / "python"), str(setup.root / "docs" / "site" / "build.py")],
         ],
         setup.root,
     )
+
+
+def command_docs(setup: Setup, arguments: list[str]) -> int:
+    setup.ensure("dev")
+    os.chdir(setup.root)
+    replace([str(setup.interpreter), str(setup.root / "docs" / "site" / "build.py"), *arguments])
 
 
 def command_bench(setup: Setup, arguments: list[str]) -> int:
@@ -809,6 +817,7 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
     "run": command_run,
     "test": command_test,
     "lint": command_lint,
+    "docs": command_docs,
     "bench": command_bench,
     "soak": command_soak,
     "shots": command_shots,
