@@ -240,6 +240,8 @@ def _for_http(exc: web.HTTPException, request: web.Request, parts: _Parts) -> we
     if isinstance(exc, web.HTTPMethodNotAllowed) and request.method == hdrs.METH_OPTIONS:
         allowed = ", ".join(sorted({*exc.allowed_methods, hdrs.METH_OPTIONS}))
         return web.Response(status=204, headers={hdrs.ALLOW: allowed})
+    if (request.method, request.raw_path) == (hdrs.METH_OPTIONS, "*"):  # What the whole server can do.
+        return web.Response(status=204, headers={hdrs.ALLOW: security.METHODS})
     return response_for_http(exc, request, parts.options.max_body)
 
 

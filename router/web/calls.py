@@ -25,8 +25,9 @@ TEXT: Final = "text/plain"
 
 Schema = Mapping[str, Any]
 
-#: What any call may be answered: a wrong Host, no key, a page elsewhere, the router shutting down.
-_ALWAYS: Final = (400, 401, 403, 503)
+#: What any call may be answered: a wrong Host, no key, a page elsewhere, a head that is too long, the router
+#: shutting down.
+_ALWAYS: Final = (400, 401, 403, 431, 503)
 #: What any call with a body may be answered besides.
 _WITH_BODY: Final = (408, 413, 415)
 #: What waiting for a model, and a worker, may end in besides.
@@ -137,7 +138,15 @@ _BODIES: Final[Mapping[str, Schema]] = {
         "anyOf": [{"required": ["input"]}, {"required": ["content"]}],
     },
     "/rerank": {
-        **_object("model", "query", query=_TEXT, documents=_SOME, texts=_SOME, **_COMMON),
+        **_object(
+            "model",
+            "query",
+            query=_TEXT,
+            documents=_SOME,
+            texts=_SOME,
+            top_n={"type": ["integer", "null"], "minimum": 1},
+            **_COMMON,
+        ),
         "anyOf": [{"required": ["documents"]}, {"required": ["texts"]}],
     },
 }

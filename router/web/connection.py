@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import InvalidHeader, LineTooLong
 
 from router.errors import BadRequest, RouterError
 from router.web import respond
 from router.web.asking import Answer
-from router.web.errors import error_response
+from router.web.errors import HeadTooLarge, error_response
 from router.web.plain import END, MAX_BODY, MAX_HEAD, Head, PlainRequest, read_head
 
 log = logging.getLogger(__name__)
@@ -222,9 +223,19 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         if request.writer.output_size > 0:
             raise ConnectionResetError("part of the answer has been sent")
-        if status < 500:
+        error: RouterError
+        if isinstance(exc, LineTooLong):
+            # What it says quotes the line, which may be a cookie or a key.
+            log.info("A request was refused: its target or one of its headers is too long")
+            error = HeadTooLarge(
+                f"The request's target or one of its headers is longer than {MAX_HEAD >> 10} KiB."
+            )
+        elif isinstance(exc, InvalidHeader):
+            log.info("A request was refused: one of its headers is not valid")
+            error = BadRequest("The request is not valid HTTP: one of its headers is not valid.")
+        elif status < 500:
             log.info("A request that is not valid HTTP was refused: %s", _first_line(message))
-            error: RouterError = BadRequest(f"The request is not valid HTTP: {_first_line(message)}.")
+            error = BadRequest(f"The request is not valid HTTP: {_first_line(message)}.")
         else:
             log.error("A request failed outside its handler", exc_info=exc)
             error = RouterError("The router failed; its log says why.", status=status)

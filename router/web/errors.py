@@ -23,6 +23,11 @@ class MethodNotAllowed(RouterError):
     status = 405
 
 
+class HeadTooLarge(RouterError):
+    code = "head_too_large"
+    status = 431
+
+
 class UnsupportedMediaType(RouterError):
     code = "unsupported_media_type"
     status = 415

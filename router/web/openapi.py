@@ -24,11 +24,13 @@ _MEANINGS: Final = {
     415: "The body has another content type or encoding than the call takes.",
     422: "The engine cannot make sense of the request.",
     429: "The engine has too much to do.",
+    431: "The target or a header is too long.",
     500: "Something could not be written to disk, or a process could not be ended.",
     501: "The engine does not know this call.",
     502: "The worker failed, or could not be started.",
     503: "Not now: the queue is full, the wait was too long, or the router is shutting down.",
     507: "The model does not fit into the memory of any device.",
+    508: "A provider leads back to this router.",
 }
 _SHOULD_RETRY: Final = {
     "x-should-retry": {

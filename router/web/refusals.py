@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,11 @@ _PASSED: Final = frozenset({400, 413, 422, 429, 503})
 # such a request again and again.
 _UNREADABLE: Final = "failed to parse "
 _OF_CLIENT: Final = ("messages", "tools", "tool_choice", "response_format", "input", "grammar", "content")
+_CONTRADICTION: Final = "cannot use "
 _NOT_SUPPORTED: Final = " input is not supported"
+_TOO_LONG: Final = re.compile(
+    r"input \((\d+) tokens\) is too large to process.*current batch size: (\d+)", re.DOTALL
+)
 _MEDIA: Final = {"image": "images", "audio": "sound", "video": "videos"}
 
 
@@ -36,9 +41,18 @@ def error_of(status: int, body: bytes, *, model: str, path: str) -> RouterError:
         medium = words.partition(_NOT_SUPPORTED)[0]
         if medium in _MEDIA:
             return _cannot_take(model, medium)
+        if too_long := _TOO_LONG.match(words):
+            return BadRequest(
+                f"The input has {too_long[1]} tokens and is too large to process: {model} takes "
+                f"{too_long[2]} at once. Send it in shorter pieces.",
+                code="exceed_context_size_error",
+                param="input",
+            )
         field = words.lower().removeprefix(_UNREADABLE).partition(":")[0]
         if words.lower().startswith(_UNREADABLE) and field in _OF_CLIENT:
             return BadRequest(words, param=field)
+        if words.lower().startswith(_CONTRADICTION):
+            return BadRequest(words)
     return WorkerError(error, status=_passed_status(status))
 
 

@@ -11,10 +11,10 @@ import codecs
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from router.errors import BadRequest
 from router.policy.fit import Size, request_size
@@ -64,6 +64,7 @@ class Fields(Struct, frozen=True):
     route_trace: bool | UnsetType | None = UNSET
     keep_alive: str | int | float | UnsetType | None = UNSET
     encoding_format: str | UnsetType | None = UNSET
+    top_n: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
 
     @property
     def has_router_keys(self) -> bool:
@@ -291,7 +292,7 @@ def _asked(body: Body, sized: bool) -> Asked:
 
 
 def _rewritten(body: Body, model: str | None, drop: Collection[str]) -> bytes:
-    members = _decode_raw(body)
+    members = _told(body, _decode_raw)
     for key in drop:
         members.pop(key, None)
     if model is not None:

@@ -26,7 +26,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _PRIVATE: Final = "/internal"
 _EXPOSED: Final = "x-lemonade-route, retry-after, x-should-retry"
-_METHODS: Final = "GET, HEAD, POST, DELETE, OPTIONS"
+METHODS: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 _HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1000}")
 
 
@@ -89,7 +89,7 @@ def preflight(request: Asking) -> web.Response | None:
     if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in request.headers:
         return None
     headers: dict[str, str] = {
-        hdrs.ACCESS_CONTROL_ALLOW_METHODS: _METHODS,
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: METHODS,
         hdrs.ACCESS_CONTROL_MAX_AGE: "600",
     }
     wanted = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "")

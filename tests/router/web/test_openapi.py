@@ -26,7 +26,9 @@ async def test_everything_answers_as_described(examples: int) -> None:
     async with site(reply) as s:
         s.api.pulled.set_result(None)  # What is fetched is there at once.
         document = (await s.ask("GET", "/openapi.json")).json()
-        _narrow(document)
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _narrow(operation.get("requestBody"))
         statuses = await asyncio.to_thread(hammer, document, s.endpoint.url, examples, ENDLESS)
         assert {200, 400, 404} <= set(statuses)
         assert s.worker.requests
