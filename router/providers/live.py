@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Protocol
 
 import aiohttp
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 #: A request that wants an answer now waits so long for a look at a provider that was dead a moment ago.
 _LOOK_AGAIN_S: Final = 3.0
 _LEAST_PAUSE_S: Final = 0.25
+REMOVED: Final = "provider_removed"
 
 
 class Watcher(Protocol):
@@ -36,6 +37,9 @@ class Watcher(Protocol):
 
     def told(self, code: str, message: str, *, bad: bool) -> None:
         """Something happened: a code, and one sentence."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something later."""
 
 
 class Live:
@@ -53,7 +57,8 @@ class Live:
         self.health = Health()
         self.instance = ""
         self.loops = False
-        self.in_use = 0
+        self.leases: set[RemoteLease] = set()
+        self._retired = False
         self._cache = cache
         self._watcher = watcher
         self._listing: Listing | None = None
@@ -95,12 +100,35 @@ class Live:
             )
         await asyncio.shield(self._look)
 
-    async def close(self) -> None:
-        """Stop looking, and close all connections."""
+    async def retire(self, *, cut: bool) -> None:
+        """Stop looking, and close all connections once no answer is under way; `cut` ends those that are."""
         if self._look is not None:
             self._look.cancel()
             await asyncio.wait([self._look])
+        self._retired = True
+        if cut:
+            for lease in self.leases:
+                lease.end(REMOVED)
+        if not self.leases:
+            await self.link.close()
+
+    async def close(self) -> None:
+        """Stop looking, and close all connections at once."""
+        await self.retire(cut=True)
         await self.link.close()
+
+    def lease(self, model: Model, *, patient: bool) -> RemoteLease:
+        """A hold for one request."""
+        made = RemoteLease(RemoteWorker(self, model, patient=patient), self._released)
+        self.leases.add(made)
+        self._watcher.changed()
+        return made
+
+    def _released(self, lease: RemoteLease) -> None:
+        self.leases.discard(lease)
+        self._watcher.changed()
+        if self._retired and not self.leases:
+            self._watcher.spawn(self.link.close())
 
     async def ready(self, model: Model, *, patient: bool) -> None:
         """Return if a request may be sent.
@@ -170,7 +198,7 @@ class Live:
             problem=self.health.problem,
             models=len(self.models),
             more=self._listing.more if self._listing is not None else 0,
-            in_use=self.in_use,
+            in_use=len(self.leases),
             key=self.provider.key,
             looked_at=self._looked_at,
         )
@@ -282,17 +310,22 @@ class RemoteWorker:
 class RemoteLease:
     """One request's hold on a remote model. It takes no place: there may be any number of them."""
 
-    def __init__(self, worker: RemoteWorker, on_end: Callable[[], None]) -> None:
+    def __init__(self, worker: RemoteWorker, on_end: Callable[[RemoteLease], None]) -> None:
         self.model = worker.model
         self.remote = worker
         self.worker: Worker = worker
         self._cut: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._on_end: Callable[[], None] | None = on_end
+        self._on_end: Callable[[RemoteLease], None] | None = on_end
 
     @property
     def cut(self) -> asyncio.Future[str]:
-        """Done when the answer must end now. Nothing here ends one."""
+        """Done when the answer must end now: its provider is removed."""
         return self._cut
+
+    def end(self, why: str) -> None:
+        """Ask whoever holds the lease to end its answer."""
+        if not self._cut.done():
+            self._cut.set_result(why)
 
     def condemn(self) -> None:
         """There is no process to replace."""
@@ -301,7 +334,7 @@ class RemoteLease:
         """Give the hold back. Idempotent."""
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
-            on_end()
+            on_end(self)
 
 
 def not_here(model: Model) -> BadRequest:

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ from router.providers.blocking import in_daemon
 from router.providers.faults import ProviderError
 from router.providers.link import KEYRING_S, Link
 from router.providers.listing import ListingCache
-from router.providers.live import Live, RemoteLease, RemoteWorker
+from router.providers.live import Live, RemoteLease
 from router.providers.store import IN_FILE, Provider, ProviderFile, make_provider, no_provider
 from router.settings.watching import INTERVAL_S, Waker
 from router.snapshot import ProviderView
@@ -59,6 +59,7 @@ class Providers:
         self._on_change = on_change
         self._on_event = on_event
         self._live: dict[str, Live] = {}
+        self._retired: set[Live] = set()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._tasks = Tasks()
         self._order = asyncio.Lock()
@@ -120,7 +121,7 @@ class Providers:
         """Close all connections."""
         self._closed = True
         await self._tasks.cancel()
-        for live in self._live.values():
+        for live in (*self._live.values(), *self._retired):
             await live.close()
 
     async def _reload_if_changed(self) -> None:
@@ -143,7 +144,7 @@ class Providers:
                 return
             self._problem = ""
             for name in [n for n in self._live if n not in {p.name for p in kept}]:
-                await self._drop(name)
+                await self._drop(name, cut=True)
             for provider in kept:
                 known = self._live.get(provider.name)
                 if known is None or known.provider != provider:
@@ -159,17 +160,19 @@ class Providers:
         return Live(provider, Link(provider, find_key, self.instance), self._cache, self)
 
     async def _install(self, live: Live) -> None:
-        await self._drop(live.provider.name)
+        await self._drop(live.provider.name, cut=False)
         self._live = dict(sorted({**self._live, live.provider.name: live}.items()))
 
-    async def _drop(self, name: str) -> None:
+    async def _drop(self, name: str, *, cut: bool) -> None:
         run = self._runs.pop(name, None)
         if run is not None:
             run.cancel()
             await asyncio.wait([run])
         live = self._live.pop(name, None)
         if live is not None:
-            await live.close()
+            self._retired = {each for each in self._retired if each.leases}
+            self._retired.add(live)
+            await live.retire(cut=cut)
 
     def _run(self, name: str, live: Live) -> None:
         if name not in self._runs and not self._closed:
@@ -181,6 +184,10 @@ class Providers:
             self._models_changed()
         else:
             self._on_change(False)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """A provider has something to do later."""
+        self._tasks.spawn(work, "end of a provider")
 
     def told(self, code: str, message: str, *, bad: bool) -> None:
         """A provider tells what happened."""
@@ -259,7 +266,7 @@ class Providers:
         async with self._order:
             live = self._live.get(name)
             await self._on_disk(lambda: self._file.remove(name))
-            await self._drop(name)
+            await self._drop(name, cut=True)
             if live is not None:
                 await asyncio.to_thread(self._cache.forget, live.provider)
             self._models_changed()
@@ -296,14 +303,7 @@ class Providers:
         if live is None:
             raise ProviderError(f"The provider {model.provider} was removed.", code="provider_removed")
         await live.ready(model, patient=patient)
-        live.in_use += 1
-        self._on_change(False)
-
-        def end() -> None:
-            live.in_use -= 1
-            self._on_change(False)
-
-        return RemoteLease(RemoteWorker(live, model, patient=patient), end)
+        return live.lease(model, patient=patient)
 
     async def ask(self, model: Model, path: str, body: bytes, within_s: float) -> tuple[int, bytes]:
         """Status and body of one answer.

@@ -18,6 +18,7 @@ from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, ShuttingDown, Unavailable, WorkerDied
 from router.policy.document import Policy
 from router.providers.faults import ProviderError
+from router.providers.live import REMOVED
 from router.web import anthropic, embeddings, refusals, requests, respond
 from router.web.api import Lease, RouterApi
 from router.web.asking import Answer, Asking
@@ -502,6 +503,8 @@ def _cut(lease: Lease, why: str) -> RouterError:
         return ShuttingDown("The router is shutting down.")
     if why == "worker_died":
         return _died(lease)
+    if why == REMOVED:
+        return Unavailable(f"The provider of {name} was removed before its answer was complete.", code=why)
     return Unavailable(f"{name} was unloaded before its answer was complete.", code=why)
 
 
