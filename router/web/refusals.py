@@ -36,7 +36,7 @@ def error_of(status: int, body: bytes, *, model: str, path: str) -> RouterError:
             status=501,
         )
     error = _error_in(body)
-    if status >= 500:
+    if status == 500:
         words = str(error.get("message") or "")
         medium = words.partition(_NOT_SUPPORTED)[0]
         if medium in _MEDIA:
