@@ -7,16 +7,21 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from router.loading import uncollected
+
 CLI_COMMANDS: Final = frozenset(
     {
         "config",
+        "delete",
         "engine",
+        "hub",
         "import",
         "key",
         "load",
         "plan",
         "policy",
         "provider",
+        "pull",
         "serve",
         "status",
         "stop",
@@ -35,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         worker = importlib.import_module("router.engines.worker")
         return int(worker.main() or 0)
     if arguments and arguments[0] in CLI_COMMANDS:
-        from router.cli.main import main as command_line
+        with uncollected():
+            from router.cli.main import main as command_line
 
         return command_line(arguments)
     return _tray(arguments)

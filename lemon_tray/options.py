@@ -78,7 +78,7 @@ def parse(argv: Sequence[str]) -> Options:
     if given.demo:
         serve.append("--demo")
     # The command line's own parser checks the values, so that both accept the same.
-    checked = cli_parser().parse_args(["serve", *serve])
+    checked = cli_parser(only_serve=True).parse_args(["serve", *serve])
     overrides = {key: getattr(checked, key) for key in ("host", "port")}
     return Options(
         overrides={key: value for key, value in overrides.items() if value is not None},

@@ -10,6 +10,7 @@ from lemon_tray.options import Options
 from router import logs
 from router.errors import RouterError
 from router.instance import InstanceLock, read_holder
+from router.loading import uncollected
 from router.paths import Paths
 
 
@@ -28,7 +29,8 @@ def start(options: Options) -> int:
         reason = missing_display(os.environ)
         if not reason:
             try:
-                from lemon_tray.app import run
+                with uncollected():
+                    from lemon_tray.app import run
             except ImportError as error:
                 reason = f"Qt cannot be loaded ({error})"
         if reason:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from router.cli import engine, importing, keys, policy, provider, pull, stop
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
 from router.cli.options import add_model_options, given_options
@@ -21,6 +20,7 @@ from router.cli.plan import render_plan
 from router.cli.status import plain, render
 from router.devices.simulated import parse_sizes
 from router.errors import BadRequest, RouterError
+from router.loading import uncollected
 from router.paths import Paths
 from router.settings import schema
 from router.settings.store import SettingsStore
@@ -38,7 +38,8 @@ CLEAR: Final = "\x1b[H\x1b[J"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 1 error, 2 wrong usage, 3 the router does not run."""
     try:
-        arguments = parser().parse_args(argv)
+        given = sys.argv[1:] if argv is None else argv
+        arguments = parser(only_serve=given[:1] == ["serve"]).parse_args(given)
     except SystemExit as end:  # argparse has said what it is
         return int(end.code or 0)
     command: Callable[[Context, argparse.Namespace], int] | None = getattr(arguments, "command", None)
@@ -66,8 +67,8 @@ def _complain(error: RouterError) -> None:
     print(f"lemon-tray: {plain(error.message)}{plain(hint)}", file=sys.stderr)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of every command."""
+def parser(*, only_serve: bool = False) -> argparse.ArgumentParser:
+    """The parser of every command, or of `serve` alone, which is to start quickly."""
     top = argparse.ArgumentParser(
         prog="lemon-tray", description="Run language models for all your apps on one endpoint."
     )
@@ -95,6 +96,13 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--demo", action="store_true", help="fetch a small demo model first, if there is none")
     serve.add_argument("--log-json", action="store_true", help="write the log as one JSON object a line")
     serve.set_defaults(command=_serve)
+    if not only_serve:
+        _add_others(commands)
+    return top
+
+
+def _add_others(commands: Any) -> None:
+    from router.cli import engine, importing, keys, policy, provider, pull, stop
 
     status = commands.add_parser("status", help="show what is loaded, and where")
     how = status.add_mutually_exclusive_group()
@@ -139,7 +147,6 @@ def parser() -> argparse.ArgumentParser:
     asking = (*asking, *provider.add_commands(commands))
     for sub in (status, get, change, load, unload, planned, *asking):
         sub.add_argument("--endpoint", metavar="URL", help="the router to ask; by default the one that runs")
-    return top
 
 
 def _setting(key: str) -> Callable[[str], Any]:
@@ -172,7 +179,8 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _serve(context: Context, arguments: argparse.Namespace) -> int:
     # The other commands need none of what this brings in.
-    from router.cli.serve import serve
+    with uncollected():
+        from router.cli.serve import serve
 
     given = {"host": arguments.host, "port": arguments.port, "log_json": arguments.log_json or None}
     return serve(

@@ -11,10 +11,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-import regex
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    import regex
 
 MAX_GROUPS: Final = 200
 MAX_DEPTH: Final = 64
@@ -85,6 +87,8 @@ def search(source: str, text: str, budget_s: float, *, release: bool = False) ->
 
 @functools.lru_cache(maxsize=4096)
 def _compiled(source: str) -> regex.Pattern[str]:
+    import regex  # only where a policy has such a pattern
+
     translated = translate(source)
     try:
         return regex.compile(translated, regex.V0, cache_pattern=False)
@@ -314,6 +318,8 @@ class _Parser:
         if found is None or "^" in found[0]:
             self._fail(r"\p and \P are followed by a property in braces", start)
         self._at = found.end()
+        import regex
+
         written = f"\\{char}{{{found[1]}}}"
         try:
             regex.compile(written)

@@ -6,11 +6,13 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
-
-import fastjsonschema
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from router.errors import BadRequest, near_matches
+from router.paths import resource
+
+if TYPE_CHECKING:
+    import fastjsonschema
 
 SCHEMA_FILE: Final = "collection.router.1.schema.json"
 
@@ -39,6 +41,8 @@ def schema_path() -> Path:
 
 @functools.cache
 def _validator() -> Callable[[Any], Any]:
+    import fastjsonschema  # only where there is a policy
+
     schema = json.loads(schema_path().read_bytes())
     validate: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
     return validate
@@ -50,6 +54,8 @@ def check_form(document: Any) -> None:
     Raises:
         PolicyFault: with the JSON path of the first fault, and what was expected there.
     """
+    import fastjsonschema
+
     try:
         _validator()(document)
     except fastjsonschema.JsonSchemaValueException as error:

@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from router.errors import RouterError, ShuttingDown
 from router.web import respond, security
@@ -26,7 +25,6 @@ from router.web.events import EventHub
 from router.web.inference import KINDS, ROUTE_HEADER, Inference, Kind
 from router.web.inflight import Inflight
 from router.web.keys import Keys, given_key
-from router.web.metrics import Metrics
 from router.web.notes import NOTES, Notes
 from router.web.ollama import Ollama
 from router.web.ollama_calls import ollama_calls
@@ -37,6 +35,7 @@ from router.web.plain import PlainRequest
 from router.web.ports import open_sockets
 from router.web.providers import ProviderCalls
 from router.web.relay import Relay
+from router.web.scraping import Scraping
 from router.web.shapes import shape_of
 from router.web.tally import Tally
 from router.web.upload import Bodies
@@ -105,14 +104,11 @@ def make_app(api: RouterApi, options: WebOptions | None = None, keys: Keys | Non
 
 def _add_routes(app: web.Application, parts: _Parts) -> None:
     admin = Admin(parts.api, parts.tally, parts.bodies, parts.options)
-    metrics = Metrics(parts.api, parts.tally)
-
-    async def scrape(request: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
     engines = EngineCalls(parts.api, parts.options, admin.read)
     providers = ProviderCalls(parts.api, admin.read)
-    table = calls(admin, parts.inference, engines, providers, parts.hub.handle, scrape)
+    table = calls(
+        admin, parts.inference, engines, providers, parts.hub.handle, Scraping(parts.api, parts.tally).scrape
+    )
     ollama = Ollama(parts.api, parts.inference, parts.bodies, parts.options)
     table += ollama_calls(ollama, OllamaPulls(parts.api, parts.bodies, parts.options))
     admin.description = document(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -32,6 +32,8 @@ class RouterCollector(Collector):
 
 class Metrics:
     """The metrics page, with a registry of its own."""
+
+    content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, api: RouterApi, tally: Tally) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
