@@ -102,6 +102,20 @@ class Paths(Struct, frozen=True):
             )
 
 
+def resource(*parts: str) -> Path:
+    """A file that comes with the app: beside the packages in a checkout, within the tray's once installed.
+
+    Raises:
+        FileNotFoundError: it is in neither place.
+    """
+    root = Path(__file__).resolve().parent.parent
+    for folder in (root / "resources", root / "lemon_tray" / "resources"):
+        file = folder.joinpath(*parts)
+        if file.is_file():
+            return file
+    raise FileNotFoundError(f"{'/'.join(parts)} is not there: reinstall Lemon Tray")
+
+
 def _create(folder: Path, mode: int) -> None:
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)

@@ -262,6 +262,23 @@ class DownloadView(Struct, frozen=True):
     per_s: float = 0.0
 
 
+class SuggestionView(Struct, frozen=True):
+    """A well-known model to begin with.
+
+    `name` is what it is pulled by; `about` is what it is for: `tiny`, `small`, `general`, `fast`, `reasoning`
+    or `vision`. `needs` are bytes that loading it would take here, 0 while unknown; `fits` tells whether the
+    memory holds it, were nothing else loaded; None while unknown. `here` tells that it was pulled already.
+    """
+
+    name: str
+    title: str
+    about: str
+    size_bytes: int
+    needs: int = 0
+    fits: bool | None = None
+    here: bool = False
+
+
 class Snapshot(Struct, frozen=True):
     """Everything, at one moment. A higher `generation` is a later picture of the same run.
 
@@ -286,6 +303,7 @@ class Snapshot(Struct, frozen=True):
     feed: tuple[FeedEntry, ...] = ()
     notices: tuple[NoticeView, ...] = ()
     downloads: tuple[DownloadView, ...] = ()
+    suggestions: tuple[SuggestionView, ...] = ()
     engines: tuple[EngineView, ...] = ()
     effective_limits: dict[str, int] = {}
     paused: bool = False

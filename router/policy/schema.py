@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from router.errors import BadRequest, near_matches
 from router.paths import resource
+from router.paths import resource
 
 if TYPE_CHECKING:
     import fastjsonschema
@@ -31,12 +32,7 @@ def schema_path() -> Path:
     Raises:
         FileNotFoundError: neither is there.
     """
-    root = Path(__file__).resolve().parents[2]
-    for folder in (root / "resources", root / "lemon_tray" / "resources"):
-        file = folder / "schemas" / SCHEMA_FILE
-        if file.is_file():
-            return file
-    raise FileNotFoundError(f"{SCHEMA_FILE} is not there: reinstall Lemon Tray")
+    return resource("schemas", SCHEMA_FILE)
 
 
 @functools.cache

@@ -61,6 +61,7 @@ from router.service.pulling import DEMO_NAME, Pull, Pulling, hub_root
 from router.service.sampling import Wanted, keep_reading
 from router.service.sizing import Size, Sizing
 from router.service.status import status_of
+from router.service.suggesting import Suggesting
 from router.settings import schema
 from router.settings.schema import Settings
 from router.settings.state import StateFile
@@ -171,6 +172,7 @@ class Router:
         self._measured = Measured(paths.state_dir / "measured.json")
         self._placing = Placing(self._measured, check_args=self._check_args)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
+        self._suggesting = Suggesting(self._tasks, self._publish)
         self._capacity = Capacity()
         self._started_at = time.monotonic()
         self._model_views: tuple[ModelView, ...] = ()
@@ -371,6 +373,7 @@ class Router:
         if self._reconciler is not None and self._reconciler.readings:
             settings, readings = self._store.settings, self._reconciler.readings
             self._sizing.look(self._catalog.models, self._placing, settings, readings)
+            self._suggesting.look(self._placing, settings, readings)
 
     def _sizes_changed(self) -> None:
         self._show_models()
@@ -501,6 +504,7 @@ class Router:
             feed=reconciler.feed.latest(FEED_SHOWN),
             notices=notices.due(self._state.state, pool),
             downloads=self._downloads.views,
+            suggestions=self._suggesting.views(self._catalog.names),
             effective_limits=dict(desired.limits),
             paused=table.paused,
             degraded=reconciler.degraded,
