@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from router.errors import BadRequest, near_matches
 from router.paths import resource
-from router.paths import resource
 
 if TYPE_CHECKING:
     import fastjsonschema
