@@ -569,7 +569,10 @@ class Router:
         """
         self._providers.refuse_loop(via)
         listed: list[Model | Policy] = [m for m in self._catalog.models.values() if not m.broken]
-        listed += [m for m in self._names.remote if not self._providers.is_behind(m, via)]
+        policies = self._policies.policies
+        listed += [
+            m for m in self._names.remote if m.name not in policies and not self._providers.is_behind(m, via)
+        ]
         listed += [p for p in self._policies.policies.values() if p.enabled]
         return tuple(sorted(listed, key=lambda item: item.name))
 
