@@ -161,6 +161,7 @@ class TextAnswer(Timed):
         self._usage: _Counts | None = None
         self._timings: _Timings | None = None
         self._failed = False
+        self._broken: BadAnswer | None = None
 
     def whole(self, body: bytes) -> bytes:
         """The whole answer.
@@ -189,10 +190,25 @@ class TextAnswer(Timed):
         Raises:
             BadAnswer: what came is no answer, or one event is too large.
         """
-        return b"".join([self._event(event) for event in self._events.feed(data)])
+        self._raise_broken()
+        lines: list[bytes] = []
+        try:
+            for event in self._events.feed(data):
+                lines.append(self._event(event))
+        except BadAnswer as exc:
+            if not any(lines):
+                raise
+            # What came before it goes out first.
+            self._broken = exc
+        return b"".join(lines)
+
+    def _raise_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
 
     def ending(self) -> bytes:
         """The lines that end it, with the counts; only for a stream that came to its end."""
+        self._raise_broken()
         lines = [self._event(event) for event in self._events.flush()]
         if not self._failed:
             text, calls = self._take_calls()

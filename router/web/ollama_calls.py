@@ -95,9 +95,7 @@ def _either_name(**members: Schema) -> Schema:
 
 
 def _models(**members: Schema) -> Schema:
-    entry = _object(
-        "name", "model", "details", name=_NAME, model=_NAME, details={"type": "object"}, **members
-    )
+    entry = _object("name", "model", "details", name=_NAME, details={"type": "object"}, **members)
     return _object("models", models={"type": "array", "items": entry})
 
 
