@@ -32,6 +32,7 @@ from lemon_tray.feed_section import FeedSection
 from lemon_tray.head_section import HeadSection, NoteSection
 from lemon_tray.models_section import ModelsSection
 from lemon_tray.pool_section import PoolSection
+from lemon_tray.providers_section import ProvidersSection
 from lemon_tray.section import Section
 from lemon_tray.theme import WIDTH, Look
 from lemon_tray.view import Command, Controls, Kind, PanelView
@@ -98,6 +99,7 @@ class Panel(QWidget):
         self.devices = DevicesSection(look, self.body)
         self.pool = PoolSection(look, self.body)
         self.models = ModelsSection(look, self.body)
+        self.providers = ProvidersSection(look, self.body)
         self.controls = ControlsSection(look, self.body)
         self.feed = FeedSection(look, self.body)
         self.scroller.setWidget(self.body)
@@ -112,7 +114,7 @@ class Panel(QWidget):
 
     def scrolled(self) -> tuple[Section, ...]:
         """The sections that scroll when the screen is too low for all; head and banner stay."""
-        return (self.devices, self.pool, self.models, self.controls, self.feed)
+        return (self.devices, self.pool, self.models, self.providers, self.controls, self.feed)
 
     def _dress(self) -> None:
         """Set the window up for its mode. Only while hidden: changing flags makes a new window."""
@@ -172,6 +174,7 @@ class Panel(QWidget):
             self.pool.show_pool(view.pool)
         if before is None or (view.models, view.models_note) != (before.models, before.models_note):
             self.models.show_rows(view.models, view.models_note)
+        self.providers.show_rows(view.providers)
         loaded = sum(1 for row in view.models if not row.loading and not row.failed)
         controls = (view.controls, loaded, self.edits.version)
         if controls != self._applied_controls:

@@ -19,6 +19,7 @@ from lemon_tray.present_engines import ENGINE
 from lemon_tray.present_menu import present_menu
 from lemon_tray.present_models import failed_rows, load_progress, models_note, resident_row
 from lemon_tray.present_pool import present_pool
+from lemon_tray.present_providers import provider_rows
 from lemon_tray.view import Banner, BannerKind, Controls, FeedRow, Head, Mark, PanelView
 from lemon_tray.words import counted, translate
 from router.snapshot import NoticeView, ResidentState, ResidentView, Snapshot, Status
@@ -93,6 +94,7 @@ def present(
         models_note=models_note(snapshot),
         controls=_controls(snapshot),
         feed=_feed(snapshot, clock),
+        providers=provider_rows(snapshot),
         menu=present_menu(snapshot, head, bars, pool, labels),
     )
 

@@ -258,6 +258,16 @@ class MenuView(Struct, frozen=True):
     paused: bool = False
 
 
+class ProviderRow(Struct, frozen=True):
+    """A remote provider: its name, how it does, and what is wrong ("" if nothing is)."""
+
+    name: str
+    state: str
+    problem: str
+    is_error: bool
+    accessible: str
+
+
 class PanelView(Struct, frozen=True):
     """Everything the panel and the menu show at one moment."""
 
@@ -272,3 +282,4 @@ class PanelView(Struct, frozen=True):
     controls: Controls
     feed: tuple[FeedRow, ...]
     menu: MenuView
+    providers: tuple[ProviderRow, ...] = ()
