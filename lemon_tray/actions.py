@@ -31,6 +31,8 @@ class Actions(QObject):
     failed = Signal(object)
     planned = Signal(str, object)
     tried = Signal(object)
+    pulled = Signal(str, str)
+    """A model was asked for: its name, and why it is refused, "" when it has begun."""
 
     def __init__(self, door: Door, loop: asyncio.AbstractEventLoop, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -62,6 +64,8 @@ class Actions(QObject):
                 self._door.pause(bool(command.value))
             case Kind.GET_DEMO:
                 self._start(self._get_demo())
+            case Kind.PULL:
+                self._start(self._pull(command.target))
             case Kind.CANCEL_DOWNLOAD:
                 self._start(self._cancel_download(command.target))
             case Kind.REFRESH_ENGINES | Kind.GET_ENGINE | Kind.USE_ENGINE | Kind.REMOVE_ENGINE:
@@ -183,6 +187,25 @@ class Actions(QObject):
             if not self._door.snapshot.downloads:
                 title = translate("Actions", "The demo model did not arrive")
                 self.failed.emit(fault_banner("demo", title, said(error)))
+
+    async def _pull(self, name: str) -> None:
+        try:
+            pull = await self._door.pull(name)
+        except RouterError as error:
+            self.pulled.emit(name, said(error))
+            return
+        self.pulled.emit(name, "")
+        try:
+            await pull.wait()
+        except RouterError as error:
+            if error.code == "cancelled":
+                return
+            title = translate("Actions", "{model} did not arrive").format(model=plain(name, 40))
+            again = Option(label=translate("Actions", "Try again"), command=Command(Kind.PULL, name))
+            hide = Option(
+                label=translate("Actions", "Dismiss"), command=Command(Kind.DISMISS, f"fault:pull:{name}")
+            )
+            self.failed.emit(fault_banner(f"pull:{name}", title, said(error), again, hide))
 
     async def _engine(self, kind: Kind, engine: str) -> None:
         door = self._door

@@ -220,6 +220,7 @@ class Shell(QObject):
         self.windows.opened.connect(self._window_opened)
         self.windows.plan_wanted.connect(self.actions.plan)
         self.actions.planned.connect(self.windows.show_plan)
+        self.actions.pulled.connect(self.windows.show_pull)
         self.windows.try_wanted.connect(self.actions.try_policy)
         self.actions.tried.connect(self.windows.show_answer)
         self.notices = Notices(self._is_banner_shown, self)
@@ -437,7 +438,7 @@ class Shell(QObject):
                 self.panel.open(self.tray.anchor(), at_cursor=True)
             case Kind.OPEN_MENU:
                 button = self.panel.head.menu
-                self.menu.menu.popup(button.mapToGlobal(QPoint(0, button.height())))
+                self.menu.popup(button.mapToGlobal(QPoint(0, button.height())))
             case Kind.COPY:
                 self._copy(command)
             case Kind.ADD_FOLDER:

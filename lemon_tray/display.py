@@ -52,9 +52,19 @@ def x11_answers(display: str) -> bool:
 
 def is_composited(display: str) -> bool:
     """A compositor runs, so that windows may have round corners."""
+    return _has_owner(display, "_NET_WM_CM_S")
+
+
+def has_xembed_tray(display: str) -> bool:
+    """A panel of the older kind hosts icons there, as windows within its own."""
+    return _has_owner(display, "_NET_SYSTEM_TRAY_S")
+
+
+def _has_owner(display: str, selection: str) -> bool:
+    """A program holds the selection of that name for the screen."""
 
     def ask(xcb: ctypes.CDLL, connection: int, screen: int) -> bool:
-        name = f"_NET_WM_CM_S{screen}".encode()
+        name = f"{selection}{screen}".encode()
         atom_cookie = xcb.xcb_intern_atom(connection, 0, len(name), name)
         atom = _reply_field(xcb.xcb_intern_atom_reply, connection, atom_cookie)
         owner_cookie = xcb.xcb_get_selection_owner(connection, atom)

@@ -8,6 +8,17 @@ from typing import Any, Protocol
 from router.snapshot import Snapshot
 
 
+class Pull(Protocol):
+    """A fetch of a model. The snapshot's downloads show how far it is."""
+
+    async def wait(self) -> str:
+        """Wait for its end. Returns the model's name.
+
+        Raises:
+            RouterError: it failed, or was cancelled.
+        """
+
+
 class Door(Protocol):
     """What the tray needs of a router. `router.service.Router` is one; tests have a small one.
 
@@ -60,6 +71,13 @@ class Door(Protocol):
 
         Raises:
             RouterError: there is no such notice.
+        """
+
+    async def pull(self, name: str) -> Pull:
+        """Start fetching a model of the Hugging Face hub, or join the fetch under way.
+
+        Raises:
+            RouterError: it names no model of the hub, or the settings leave the hub out.
         """
 
     async def pull_demo(self) -> Awaitable[None]:

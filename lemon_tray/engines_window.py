@@ -105,7 +105,7 @@ class EngineCard(Card):
         glyph, colour = ("check", "good.ink") if row.in_use else ("cube", "ink2")
         if row.problem:
             glyph, colour = "error", "error.ink"
-        elif any(o.command.kind in (Kind.GET_ENGINE, Kind.CANCEL_DOWNLOAD) for o in row.options):
+        elif any(o.command.kind in (Kind.GET_ENGINE, Kind.PULL, Kind.CANCEL_DOWNLOAD) for o in row.options):
             glyph, colour = "download", "ink2"
         px = self.look.px
         centre = QPointF(flipped(self, px(32)), px(24))

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, QPoint, QTimer, Signal
 from PySide6.QtGui import QAction, QActionGroup
 from PySide6.QtWidgets import QMenu, QWidget
 
 from lemon_tray.edits import Edits
+from lemon_tray.menu_text import MenuText
 from lemon_tray.names import limit_text, plain
 from lemon_tray.view import Banner, BannerKind, Command, Kind, MenuModel, Option, PanelView
 from lemon_tray.words import counted, translate
@@ -24,21 +25,11 @@ FEED_ROWS: Final = 10
 LINE: Final = 90
 
 
-def escaped(text: str) -> str:
-    """A text whose `&` is shown and marks no letter."""
-    return text.replace("&", "&&")
-
-
-def _say(action: QAction, text: str) -> None:
-    text = escaped(text)
-    if action.text() != text:
-        action.setText(text)
-
-
 class _Lines:
     """Rows of plain information. Rows are kept and hidden, never removed."""
 
-    def __init__(self, menu: QMenu, before: QAction | None = None) -> None:
+    def __init__(self, text: MenuText, menu: QMenu, before: QAction | None = None) -> None:
+        self._text = text
         self._menu = menu
         self._before = before
         self.actions: list[QAction] = []
@@ -53,7 +44,7 @@ class _Lines:
                 self._menu.insertAction(self._before, action)
             self.actions.append(action)
         for action, line in zip(self.actions, lines, strict=False):
-            _say(action, plain(line, LINE))
+            self._text.say(action, plain(line, LINE))
             action.setVisible(True)
         for action in self.actions[len(lines) :]:
             action.setVisible(False)
@@ -62,8 +53,9 @@ class _Lines:
 class _ModelMenu(QMenu):
     """One resident: pin it, unload it."""
 
-    def __init__(self, model: str, ask: Callable[[Command], None], parent: QWidget) -> None:
+    def __init__(self, text: MenuText, model: str, ask: Callable[[Command], None], parent: QWidget) -> None:
         super().__init__(parent)
+        self._text = text
         self.model = model
         self.detail = self.addAction("")
         self.detail.setEnabled(False)
@@ -77,11 +69,12 @@ class _ModelMenu(QMenu):
         self.copy_name.triggered.connect(lambda: ask(Command(Kind.COPY, "text", model)))
 
     def show_model(self, entry: MenuModel) -> None:
-        _say(self.menuAction(), entry.label)
-        _say(self.detail, entry.detail)
+        say = self._text.say
+        say(self.menuAction(), entry.label)
+        say(self.detail, entry.detail)
         self.pinned.setChecked(entry.pinned)
         self.pinned.setEnabled(not entry.loading)
-        _say(
+        say(
             self.unload, translate("Menu", "Cancel loading") if entry.loading else translate("Menu", "Unload")
         )
         self.menuAction().setEnabled(True)
@@ -96,13 +89,15 @@ class TrayMenu(QObject):
         super().__init__(parent)
         self._edits = edits
         self._view: PanelView | None = None
+        self.text = MenuText()
+        self._exported_again = False
         self.menu = QMenu()
         self.menu.setTitle(translate("Menu", "Lemon Tray"))
         self._build()
         self.menu.aboutToHide.connect(self._closed)
 
     def _add(self, text: str, command: Command) -> QAction:
-        action = self.menu.addAction(escaped(text))
+        action = self.menu.addAction(self.text.label(text))
         action.triggered.connect(lambda: self.asked.emit(command))
         return action
 
@@ -112,13 +107,13 @@ class TrayMenu(QObject):
         self._banner_mark = QAction(menu)  # what stands above the banner's buttons goes before it
         self._banner_mark.setVisible(False)
         menu.insertAction(self.banner_end, self._banner_mark)
-        self._banner_lines = _Lines(menu, self._banner_mark)
+        self._banner_lines = _Lines(self.text, menu, self._banner_mark)
         self.banner_options: list[QAction] = []
         self.banner_commands: list[Command] = []
         self.open_panel = self._add(translate("Menu", "Open panel"), Command(Kind.OPEN_PANEL))
         menu.addSeparator()
         self._status_end = menu.addSeparator()
-        self.status = _Lines(menu, self._status_end)
+        self.status = _Lines(self.text, menu, self._status_end)
         self.cancel_load = menu.addAction("")
         self.cancel_load.triggered.connect(self._cancel_load)
         self._loading_model = ""
@@ -159,20 +154,21 @@ class TrayMenu(QObject):
             self.limit_actions[value] = action
         self.why = QMenu(menu)
         menu.addMenu(self.why)
-        self.why_lines = _Lines(self.why)
+        self.why_lines = _Lines(self.text, self.why)
 
         menu.addSeparator()
         self.copy_endpoint = self._add("", Command(Kind.COPY, "endpoint"))
         self.copy_curl = self._add(translate("Menu", "Copy curl command"), Command(Kind.COPY, "curl"))
         self.feed = QMenu(translate("Menu", "Recent decisions"), menu)
         menu.addMenu(self.feed)
-        self.feed_lines = _Lines(self.feed)
+        self.feed_lines = _Lines(self.text, self.feed)
 
         menu.addSeparator()
         self.windows = {
             name: self._add(text, Command(Kind.OPEN_WINDOW, name))
             for name, text in (
                 ("models", translate("Menu", "All models…")),
+                ("get", translate("Menu", "Get models…")),
                 ("policies", translate("Menu", "Policies…")),
                 ("engines", translate("Menu", "Engines…")),
                 ("settings", translate("Menu", "Settings…")),
@@ -202,11 +198,27 @@ class TrayMenu(QObject):
 
     def _closed(self) -> None:
         # Hiding comes before the click that caused it is delivered: its row must still be there.
+        self.text.exported |= self._exported_again
+        self._exported_again = False
         QTimer.singleShot(0, self, self._catch_up)
 
     def _catch_up(self) -> None:
         if self._view is not None:
             self.show_view(self._view)
+
+    def export(self, exported: bool) -> None:
+        """Write for the desktop's panel, which draws the menu itself, or for Qt."""
+        if exported != self.text.exported:
+            self.text.exported = exported
+            self._catch_up()
+
+    def popup(self, at: QPoint) -> None:
+        """Show the menu there as a window of our own."""
+        exported = self.text.exported
+        self.export(False)
+        self.menu.popup(at)
+        if exported:
+            self._exported_again = True
 
     def show_autostart(self, on: bool) -> None:
         """Check the entry if the app starts at login; until this is known it cannot be used."""
@@ -221,11 +233,13 @@ class TrayMenu(QObject):
             self.status.show(list(view.menu.status))
         else:
             for action, line in zip(self.status.actions, view.menu.status, strict=False):
-                _say(action, plain(line, LINE))
+                self.text.say(action, plain(line, LINE))
         self._show_models(view)
         self.pause.setChecked(view.menu.paused)
         self._show_controls(view)
-        _say(self.copy_endpoint, translate("Menu", "Copy endpoint {url}").format(url=view.head.endpoint))
+        self.text.say(
+            self.copy_endpoint, translate("Menu", "Copy endpoint {url}").format(url=view.head.endpoint)
+        )
         self.copy_endpoint.setEnabled(bool(view.head.endpoint))
         self.copy_curl.setEnabled(bool(view.head.endpoint))
         if not self.feed.isVisible():
@@ -257,7 +271,7 @@ class TrayMenu(QObject):
         self.banner_commands = [option.command for option in options]
         self.add_folder.setVisible(not any(c.kind is Kind.ADD_FOLDER for c in self.banner_commands))
         for action, option in zip(self.banner_options, options, strict=False):
-            _say(action, option.menu_label or option.label)
+            self.text.say(action, option.menu_label or option.label)
             action.setVisible(True)
         for action in self.banner_options[len(options) :]:
             action.setVisible(False)
@@ -283,7 +297,7 @@ class TrayMenu(QObject):
         for model, entry in entries.items():
             menu = self.resident_menus.get(model)
             if menu is None and not fixed:
-                menu = self.resident_menus[model] = _ModelMenu(model, self.asked.emit, self.models)
+                menu = self.resident_menus[model] = _ModelMenu(self.text, model, self.asked.emit, self.models)
                 self.models.insertMenu(self._residents_end, menu)
             if menu is not None:
                 menu.show_model(entry)
@@ -299,7 +313,7 @@ class TrayMenu(QObject):
         self.cancel_load.setVisible(bool(loading))
         self.cancel_load.setEnabled(True)
         name = plain(self._loading_model, 60)
-        _say(self.cancel_load, translate("Menu", "Cancel loading {model}").format(model=name))
+        self.text.say(self.cancel_load, translate("Menu", "Cancel loading {model}").format(model=name))
 
     def _show_loadable(self, loadable: dict[str, str], fixed: bool) -> None:
         for model in [m for m in self.load_actions if m not in loadable]:
@@ -313,7 +327,7 @@ class TrayMenu(QObject):
                 action = self.load_actions[model] = self.load.addAction("")
                 action.triggered.connect(self._loader(model))
             if model in self.load_actions:
-                _say(self.load_actions[model], label)
+                self.text.say(self.load_actions[model], label)
                 self.load_actions[model].setEnabled(True)
         # A submenu with nothing in it is worse than none.
         self.load.menuAction().setEnabled(bool(loadable))
@@ -327,7 +341,7 @@ class TrayMenu(QObject):
         self.auto_evict.setChecked(bool(edits.shown("auto_evict", controls.auto_evict)))
         limit: Any = edits.shown("max_loaded_models", controls.max_loaded)
         text = translate("Menu", "Max loaded models: {limit}").format(limit=limit_text(limit))
-        _say(self.limit.menuAction(), text)
+        self.text.say(self.limit.menuAction(), text)
         chosen = self.limit_actions.get(limit)
         if chosen is not None:
             chosen.setChecked(True)
@@ -336,7 +350,7 @@ class TrayMenu(QObject):
             self._limit_group.setExclusive(False)
             checked.setChecked(False)
             self._limit_group.setExclusive(True)
-        _say(self.why.menuAction(), translate("Menu", "{why}?").format(why=view.pool.details_name))
+        self.text.say(self.why.menuAction(), translate("Menu", "{why}?").format(why=view.pool.details_name))
         if not self.why.isVisible():
             rows = [f"{row.label}: {row.text or '-'} ({row.count})" for row in view.pool.rows]
             if view.pool.total is not None:

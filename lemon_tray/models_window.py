@@ -356,6 +356,9 @@ class ModelsWindow(SearchWindow):
         self.add_folder = Button(look)
         self.add_folder.show_as(translate("Catalog", "Add a folder…"), glyph="folder")
         self.add_folder.clicked.connect(lambda: self.ask(Command(Kind.ADD_FOLDER)))
+        self.get_models = Button(look)
+        self.get_models.show_as(translate("Catalog", "Get models…"), glyph="download")
+        self.get_models.clicked.connect(lambda: self.ask(Command(Kind.OPEN_WINDOW, "get")))
         self.table = CatalogTable(look)
         self.table.act.connect(self.ask)
         self.table.chosen.connect(lambda _model: self._show_details())
@@ -375,6 +378,7 @@ class ModelsWindow(SearchWindow):
         self.search.setMinimumWidth(self.look.px(200))
         self._top.addWidget(self.search, 1)
         self._top.addStretch(1)
+        self._top.addWidget(self.get_models)
         self._top.addWidget(self.add_folder)
         whole.addLayout(self._top)
         whole.addWidget(Line(self.look))
@@ -422,7 +426,7 @@ class ModelsWindow(SearchWindow):
         text = translate("Catalog", "No model answers to that.")
         if not self._rows:
             text = translate(
-                "Catalog", "No models yet. Add a folder with GGUF files, or get one in the panel."
+                "Catalog", "No models yet. Get one that fits this machine, or add a folder with GGUF files."
             )
         self.nothing.show_text("" if rows else text)
         self.table.show_rows(rows)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from lemon_tray.names import download_progress, plain
+from lemon_tray.names import plain
 from lemon_tray.present_devices import HOST, device_title, usable_devices
 from lemon_tray.present_engines import engine_banners, is_engine_download, is_running, last_download
+from lemon_tray.present_get import pull_progress
 from lemon_tray.present_pool import unknown_candidates
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
@@ -67,7 +68,7 @@ def _unknown_device(device: DeviceView, refuses: bool) -> Banner:
         menu_label=translate("Banner", "Refuse loads there (unknown_device=refuse)"),
         command=_set("unknown_device", "refuse"),
         key="`unknown_device=refuse`",
-        effect=translate("Banner", "Now loads go unchecked"),
+        effect=translate("Banner", "Now only our models count"),
     )
     hide = Option(
         label=translate("Banner", "Hide"),
@@ -169,7 +170,7 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
             kind=BannerKind.INFO,
             title=title,
             text=translate("Banner", "Getting {model}.").format(model=plain(download.name, 60)),
-            progress=download_progress(download),
+            progress=pull_progress(download),
             options=(
                 Option(
                     label=translate("Banner", "Cancel"),
@@ -179,19 +180,36 @@ def _no_models(downloads: Iterable[DownloadView]) -> Banner:
                 ),
             ),
         )
-    text = translate("Banner", "The endpoint is up, with nothing to load. Two ways on:")
+    text = translate("Banner", "The endpoint is up, with nothing to load. Three ways on:")
     if download is not None:
         reason = plain(download.error or translate("Banner", "the connection broke"), 200).rstrip(".")
         text = translate("Banner", "{model} did not arrive: {reason}.").format(
             model=plain(download.name, 60), reason=reason
         )
     get = Option(
-        label=translate("Banner", "Try again") if download else translate("Banner", "Get a demo model"),
+        label=translate("Banner", "Get a demo model"),
         menu_label=translate("Banner", "Get a small demo model"),
         command=Command(Kind.GET_DEMO),
         key=translate("Banner", "A small one, to try"),
         effect=translate("Banner", "About {size} to fetch").format(size=f"90{NBSP}MiB"),
+    )
+    if download is not None:
+        # The names of the hub's models have a slash.
+        again = Command(Kind.PULL, download.name) if "/" in download.name else get.command
+        get = Option(
+            label=translate("Banner", "Try again"),
+            menu_label=translate("Banner", "Try to get it again"),
+            command=again,
+            effect=translate("Banner", "What has arrived is kept"),
+        )
+    find = Option(
+        label=translate("Banner", "Get a model"),
+        menu_label=translate("Banner", "Get a model that fits this machine…"),
+        command=Command(Kind.OPEN_WINDOW, "get"),
+        key=translate("Banner", "One that fits this machine"),
+        effect=translate("Banner", "From huggingface.co"),
         primary=True,
         glyph="download",
     )
-    return Banner(id="no-models", kind=BannerKind.INFO, title=title, text=text, options=(get, folder))
+    options = (find, get, folder) if download is None else (get, find, folder)
+    return Banner(id="no-models", kind=BannerKind.INFO, title=title, text=text, options=options)

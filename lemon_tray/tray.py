@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QSystemTrayIcon
 from lemon_tray.icons import mark_icon
 from lemon_tray.menu import TrayMenu
 from lemon_tray.notify import Message
+from lemon_tray.tray_hosts import TrayHosts
 from lemon_tray.view import Mark, PanelView
 from router.snapshot import Status
 
@@ -32,10 +33,10 @@ class Tray(QObject):
         self._available: bool | None = None
         self._running = QElapsedTimer()
         self._waiting_message = False
-        self.icon = QSystemTrayIcon(mark_icon(self._mark), self)
-        self.icon.setContextMenu(menu.menu)
-        self.icon.activated.connect(self._activated)
-        self.icon.messageClicked.connect(self._message_clicked)
+        self._menu = menu
+        self._hosts = TrayHosts(self)
+        self._hosts.appeared.connect(self.look_again)
+        self.icon: QSystemTrayIcon | None = None
         self._timer = QTimer(self)
         self._timer.timeout.connect(self.look_again)
 
@@ -52,24 +53,35 @@ class Tray(QObject):
     def start(self) -> None:
         """Show the icon and begin to look for a tray."""
         self._running.start()
-        self.icon.show()
         self._timer.start(SOON_MS)
         self.look_again()
 
     def stop(self) -> None:
         self._timer.stop()
-        self.icon.hide()
+        if self.icon is not None:
+            self.icon.hide()
 
     def look_again(self) -> None:
         """Ask whether there is a tray; `found` tells of a change, and once of the first answer."""
-        available = self.is_available()
+        if self.icon is None and self._hosts.any():
+            self._make_icon()
+        available = self.icon is not None and self.is_available()
         if self.settled and self._timer.interval() != SELDOM_MS:
             self._timer.setInterval(SELDOM_MS)
         if available != self._available:
             self._available = available
-            if available and not self.icon.isVisible():
+            if available and self.icon is not None and not self.icon.isVisible():
                 self.icon.show()
             self.found.emit(available)
+
+    def _make_icon(self) -> None:
+        self._menu.export(self._hosts.on_bus)
+        self.icon = QSystemTrayIcon(mark_icon(self._mark), self)
+        self.icon.setContextMenu(self._menu.menu)
+        self.icon.setToolTip(self._tooltip)
+        self.icon.activated.connect(self._activated)
+        self.icon.messageClicked.connect(self._message_clicked)
+        self.icon.show()
 
     def is_available(self) -> bool:
         """`isVisible` says nothing about a tray; this does."""
@@ -77,21 +89,23 @@ class Tray(QObject):
 
     def anchor(self) -> QRect | None:
         """Where the icon is; None where the host does not tell."""
-        geometry = self.icon.geometry()
+        geometry = self.icon.geometry() if self.icon is not None else QRect()
         return geometry if geometry.isValid() and not geometry.isEmpty() else None
 
     def show_view(self, view: PanelView) -> None:
         """Another icon or tooltip, only if they changed."""
         if view.head.mark != self._mark:
             self._mark = view.head.mark
-            self.icon.setIcon(mark_icon(self._mark))
+            if self.icon is not None:
+                self.icon.setIcon(mark_icon(self._mark))
         if view.menu.tooltip != self._tooltip:
             self._tooltip = view.menu.tooltip
-            self.icon.setToolTip(self._tooltip)
+            if self.icon is not None:
+                self.icon.setToolTip(self._tooltip)
 
     def tell(self, message: Message) -> None:
         """A desktop notification, where the desktop has them."""
-        if self._available and QSystemTrayIcon.supportsMessages():
+        if self.icon is not None and self._available and QSystemTrayIcon.supportsMessages():
             self._waiting_message = True
             self.icon.showMessage(message.title, message.text, QSystemTrayIcon.MessageIcon.Warning)
 

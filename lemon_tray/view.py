@@ -23,6 +23,7 @@ class Kind(StrEnum):
     PIN = "pin"
     PAUSE = "pause"
     GET_DEMO = "get_demo"
+    PULL = "pull"
     CANCEL_DOWNLOAD = "cancel_download"
     TELL_NOTICE = "tell_notice"
     REFRESH_ENGINES = "refresh_engines"

@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject, Signal
 
 from lemon_tray.edits import Edits
 from lemon_tray.engines_window import EnginesWindow
+from lemon_tray.get_window import GetWindow
 from lemon_tray.log_window import LogWindow, Spawn
 from lemon_tray.models_window import ModelsWindow
 from lemon_tray.policies_window import PoliciesWindow
@@ -23,6 +24,7 @@ from router.snapshot import Snapshot
 
 SETTINGS: Final = "settings"
 MODELS: Final = "models"
+GET: Final = "get"
 ENGINES: Final = "engines"
 POLICIES: Final = "policies"
 LOG: Final = "log"
@@ -47,6 +49,7 @@ class WindowSet(QObject):
         self._makers: dict[str, Callable[[], AppWindow]] = {
             SETTINGS: lambda: SettingsWindow(look, edits),
             MODELS: lambda: ModelsWindow(look),
+            GET: lambda: GetWindow(look),
             ENGINES: lambda: EnginesWindow(look),
             POLICIES: lambda: PoliciesWindow(look),
             LOG: lambda: LogWindow(look, paths.log_dir / LOG_NAME, spawn),
@@ -85,6 +88,12 @@ class WindowSet(QObject):
         window = self._windows.get(MODELS)
         if isinstance(window, ModelsWindow):
             window.show_plan(model, plan)
+
+    def show_pull(self, name: str, refusal: str) -> None:
+        """What asking for a model came to, for the window that gets them."""
+        window = self._windows.get(GET)
+        if isinstance(window, GetWindow):
+            window.answer(name, refusal)
 
     def show_answer(self, answer: DecisionView | str) -> None:
         """What trying a prompt on a policy came to."""

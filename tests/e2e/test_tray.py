@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 from lemon_tray.theme import LIGHT
 from tests.e2e.desktop import App, Desktop, Window, alive, wait_for
+from tests.support.gguf import write_model
+from tests.support.policies import document
 
 SIMULATED = ("--simulate", "24GiB,24GiB")
 KNOB = LIGHT.knob_on.lower()
@@ -260,3 +263,67 @@ def test_windows_open_from_the_menu_and_a_setting_follows_the_endpoint(desktop: 
     choose(desktop, 1)
     assert app.ended() == 0
     assert app.complaints() == []
+
+
+NOTICE = LIGHT.sunk.lower()
+WARNING = LIGHT.warning.ground.lower()
+
+
+def banner_ground(desktop: Desktop, panel: Window) -> str:
+    """The colour of the banner below the panel's head."""
+    return desktop.pixel(panel.x + 20, panel.y + 70)
+
+
+def due(app: App) -> list[str]:
+    """The notices that are due, by their ids."""
+    return [notice["id"] for notice in app.get("/v1/notices")["notices"]]
+
+
+def after_an_upgrade(desktop: Desktop) -> tuple[str, ...]:
+    """Let the desktop's user come from an older version, with a limit of 1 and a policy that names 3 models.
+
+    Returns: the arguments to start the program with.
+    """
+    config, state = desktop.root / "config" / "lemon-tray", desktop.root / "state" / "lemon-tray"
+    for folder in (config / "policies", state, desktop.root / "gguf"):
+        folder.mkdir(parents=True)
+    (config / "config.json").write_text(json.dumps({"max_loaded_models": 1, "auto_evict": False}))
+    (state / "state.json").write_text(json.dumps({"last_run_version": "0.0.5"}))
+    names = ("one", "two", "three")
+    for name in names:
+        path = write_model(desktop.root / "gguf" / f"{name}.gguf")
+        with path.open("ab") as file:
+            file.write(name.encode())  # else all would be one model
+    rules = [{"id": "hard", "match": {"keywords_any": ["prove"]}, "route_to": "two"}]
+    policy = document("auto", names, rules=rules)
+    (config / "policies" / "auto.json").write_text(json.dumps(policy))
+    return (*SIMULATED, "--models-dir", str(desktop.root / "gguf"))
+
+
+def test_the_upgrade_notice_appears_once_and_again_after_a_crash_before_it_was_seen(
+    desktop: Desktop,
+) -> None:
+    arguments = after_an_upgrade(desktop)
+    told = desktop.root / "state" / "lemon-tray" / "state.json"
+    app = desktop.app("--hidden", *arguments).ready()
+    wait_for("the notice to be due", lambda: due(app))
+    app.process.kill()  # nobody has seen it
+    app.ended()
+
+    app = desktop.app(*arguments).ready()
+    panel = wait_for("the panel", desktop.panel)
+    wait_for("the notice in it", lambda: banner_ground(desktop, panel) == NOTICE)
+    wait_for("it to be recorded as told", lambda: json.loads(told.read_text()).get("told"))
+    assert due(app) == []
+    assert banner_ground(desktop, panel) == NOTICE  # for whoever has not read it to its end
+    app.process.kill()  # a crash now changes nothing any more
+    app.ended()
+
+    for _ in range(3):
+        app = desktop.app(*arguments).ready()
+        panel = wait_for("the panel", desktop.panel)
+        wait_for("the warning in its place", lambda panel=panel: banner_ground(desktop, panel) == WARNING)
+        assert due(app) == []
+        app.process.send_signal(signal.SIGTERM)
+        assert app.ended() == 0
+        assert all("router.residency: Up to 3" in line for line in app.complaints())

@@ -12,6 +12,18 @@ from router.errors import RouterError
 from router.snapshot import DownloadView, PoolView, Snapshot
 
 
+class FakePull:
+    """A fetch that ends at once, well or as the door refuses it."""
+
+    def __init__(self, door: FakeDoor, name: str) -> None:
+        self._door = door
+        self._name = name
+
+    async def wait(self) -> str:
+        await self._door._answer("wait", self._name)
+        return self._name
+
+
 class FakeDoor:
     """Settings that it accepts show in the next snapshot. `refuse` makes the next command fail."""
 
@@ -92,6 +104,10 @@ class FakeDoor:
     def pause(self, paused: bool) -> None:
         self.asked.append(("pause", paused))
         self.publish(paused=paused)
+
+    async def pull(self, name: str) -> FakePull:
+        await self._answer("pull", name)
+        return FakePull(self, name)
 
     async def pull_demo(self) -> Awaitable[None]:
         await self._answer("pull_demo")

@@ -178,6 +178,7 @@ def test_without_a_tray_the_panel_is_a_window_and_becomes_one_no_more(
         stage.shell.tray.look_again()
         assert not panel.as_window
         assert panel.note.isHidden()
+        assert stage.shell.tray.icon is not None
         assert stage.shell.tray.icon.isVisible()
         tray_there[0] = False
         stage.shell.tray.look_again()

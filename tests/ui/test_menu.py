@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from PySide6.QtCore import QPoint
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QMenu
 from pytestqt.qtbot import QtBot
 
 from lemon_tray.edits import Edits
 from lemon_tray.menu import TrayMenu
+from lemon_tray.menu_text import escaped, escaped_for_panels
 from lemon_tray.view import Command, Kind
 from router.snapshot import ModelView, Snapshot
 from router.units import NBSP
@@ -79,6 +81,7 @@ def test_all_of_it(menu: TrayMenu) -> None:
         "Recent decisions >",
         "-",
         "All models…",
+        "Get models…",
         "Policies…",
         "Engines…",
         "Settings…",
@@ -119,7 +122,12 @@ def test_the_banner_and_its_buttons_are_the_first_rows(menu: TrayMenu) -> None:
     menu.show_view(view_of(canned.empty()))
     rows = texts(menu.menu)
     assert rows[0] == "(No models yet)"
-    assert rows[2:5] == ["Get a small demo model", "Add a folder with models…", "-"]
+    assert rows[2:6] == [
+        "Get a model that fits this machine…",
+        "Get a small demo model",
+        "Add a folder with models…",
+        "-",
+    ]
     menu.show_view(view_of(canned.notice()))
     rows = texts(menu.menu)
     end = rows.index("Open panel")
@@ -302,3 +310,34 @@ def test_no_submenu_is_empty(menu: TrayMenu) -> None:
     for sub in menu.menu.findChildren(QMenu):
         assert texts(sub) or not sub.menuAction().isEnabled(), sub.title()
     assert texts(menu.models) == ["(None loaded)", "-", "(Load >)"]
+
+
+@pytest.mark.fault("F13")
+@pytest.mark.parametrize(
+    ("text", "drawn_by_qt", "drawn_by_a_panel"),
+    [
+        ("Qwen3-8B-Q4_K_M", "Qwen3-8B-Q4_K_M", "Qwen3-8B-Q4__K__M"),
+        ("a & b & c", "a && b && c", "a && b & c"),
+        ("plain", "plain", "plain"),
+        ("&", "&&", "&&"),
+    ],
+)
+def test_signs_that_mark_letters_are_shown(text: str, drawn_by_qt: str, drawn_by_a_panel: str) -> None:
+    assert escaped(text) == drawn_by_qt
+    assert escaped_for_panels(text) == drawn_by_a_panel
+
+
+def test_a_menu_that_a_panel_draws_is_written_for_it_but_when_it_pops_up(
+    menu: TrayMenu, qtbot: QtBot
+) -> None:
+    name = "a_b"
+    of = canned.snapshot(models=(ModelView(name, "llm", 1, 1),))
+    menu.show_view(view_of(of))
+    assert menu.load_actions[name].text() == "a_b"
+    menu.export(True)
+    assert menu.load_actions[name].text() == "a__b"
+    menu.popup(QPoint(0, 0))
+    assert menu.menu.isVisible()
+    assert menu.load_actions[name].text() == "a_b"
+    menu.menu.hide()
+    qtbot.waitUntil(lambda: menu.load_actions[name].text() == "a__b")

@@ -118,13 +118,14 @@ def test_a_limited_router_is_an_error() -> None:
     assert banner.text == "The settings cannot be saved."
 
 
-def test_no_models_offers_the_demo_and_a_folder() -> None:
+def test_no_models_offers_one_that_fits_the_demo_and_a_folder() -> None:
     banner = view_of(empty()).banner
     assert banner is not None
     assert banner.title == "No models yet"
-    assert [o.command.kind for o in banner.options] == [Kind.GET_DEMO, Kind.ADD_FOLDER]
-    assert banner.options[0].menu_label == "Get a small demo model"
-    assert [o.primary for o in banner.options] == [True, False]
+    assert [o.command.kind for o in banner.options] == [Kind.OPEN_WINDOW, Kind.GET_DEMO, Kind.ADD_FOLDER]
+    assert banner.options[0].command.target == "get"
+    assert banner.options[1].menu_label == "Get a small demo model"
+    assert [o.primary for o in banner.options] == [True, False, False]
 
 
 def test_before_the_first_scan_nobody_says_that_there_are_no_models() -> None:
@@ -157,13 +158,17 @@ def test_a_failed_download_says_why_and_can_be_tried_again() -> None:
     assert banner.progress is None
     assert banner.options[0].label == "Try again"
     assert banner.options[0].command.kind is Kind.GET_DEMO
+    failed = DownloadView("o/r:Q4_0", "failed", 5, 10, "the disk is full.", kind="model")
+    banner = view_of(empty(downloads=(failed,))).banner
+    assert banner is not None
+    assert banner.options[0].command == Command(Kind.PULL, "o/r:Q4_0")
 
 
 @pytest.mark.parametrize("state", ["done", "cancelled"])
 def test_a_download_that_is_over_is_no_longer_shown(state: str) -> None:
     banner = view_of(empty(downloads=(DownloadView("demo", state, 5, 10),))).banner
     assert banner is not None
-    assert banner.options[0].label == "Get a demo model"
+    assert banner.options[1].label == "Get a demo model"
 
 
 def test_an_unknown_device_offers_to_refuse_loads_there() -> None:
