@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.service.live import ENDLESS, Live, live
+from router.paths import Paths
+from tests.service.live import ENDLESS, PATIENCE_S, Live, live
 from tests.support import gguf
 
 pytestmark = [pytest.mark.engine, pytest.mark.fault("F21")]
@@ -241,3 +245,116 @@ async def test_each_error_is_the_clients_own(tmp_path: Path, models: Path) -> No
         with pytest.raises(openai.APIError, match="unloaded"):
             async for _ in stream:
                 pass
+
+
+async def test_failures_of_models_and_workers_are_the_clients_own(tmp_path: Path, models: Path) -> None:
+    options = Paths.under(tmp_path).options_file
+    options.parent.mkdir(parents=True)
+    options.write_text(json.dumps({"other": {"ctx_size": 4_000_000, "device": "SIM0"}}))
+    gguf.write_model(models / "other.gguf", seed=3)
+    async with (
+        live(tmp_path, models, simulate=(1 << 30,)) as app,
+        client_of(app, max_retries=0) as client,
+        client_of(app, max_retries=2) as stubborn,
+    ):
+        chat = client.chat.completions
+        with pytest.raises(openai.InternalServerError) as large:
+            await stubborn.chat.completions.create(model="other", messages=USER)
+        assert (large.value.status_code, large.value.code) == (507, "insufficient_memory")
+        # Trying again would not make it smaller, and the client is told so.
+        metrics = await (await app.session.get(f"{app.url}/metrics")).text()
+        assert 'lemonade_requests_total{model="other",status="507"} 1.0' in metrics
+
+        with pytest.raises(openai.BadRequestError, match="incomplete"):
+            await chat.create(model="broken", messages=USER)
+
+        with pytest.raises(openai.APIStatusError) as huge:
+            await client.post("/load", body={"model": "chat", "x": "y" * (17 << 20)}, cast_to=object)
+        assert (huge.value.status_code, huge.value.code) == (413, "request_too_large")  # type: ignore[attr-defined]  # from the body
+
+        image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        with pytest.raises(openai.BadRequestError, match="takes no images") as blind:
+            await stubborn.chat.completions.create(
+                model="chat", messages=[{"role": "user", "content": [image]}]
+            )
+        assert blind.value.code == "unsupported_content"
+        with pytest.raises(openai.BadRequestError, match="too large to process"):
+            await stubborn.embeddings.create(model="embed", input="word " * 2000)
+        for wrong in ({"tools": 1}, {"messages": [{"content": "no role"}]}, {"max_tokens": -5}):
+            with pytest.raises(openai.BadRequestError):
+                await stubborn.chat.completions.create(**{"model": "chat", "messages": USER, **wrong})
+
+        # A worker that is killed: before a status has gone out, and in the middle of a stream.
+        waiting = asyncio.ensure_future(
+            chat.create(model="chat", messages=USER, max_tokens=ENDLESS, extra_body=ANSWER)
+        )
+        await app.until(lambda s: any(r.model == "chat" and r.in_use for r in s.residents))
+        os.kill((await app.pids())["chat"], signal.SIGKILL)
+        with pytest.raises(openai.InternalServerError) as died:
+            await waiting
+        assert (died.value.status_code, died.value.code) == (502, "worker_died")
+        stream = await chat.create(
+            model="chat", messages=USER, max_tokens=ENDLESS, stream=True, extra_body=ANSWER
+        )
+        await anext(aiter(stream))
+        os.kill((await app.pids())["chat"], signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="ended before the answer was complete"):
+            async for _ in stream:
+                pass
+        # What died twice in a row is left alone for a while.
+        with pytest.raises(openai.InternalServerError, match="2 times in a row") as later:
+            await chat.create(model="chat", messages=USER, max_tokens=1)
+        assert later.value.status_code == 503
+        assert int(later.value.response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.fault("F02")
+@pytest.mark.fault("F16")
+async def test_clients_that_leave_at_any_moment(
+    tmp_path: Path, models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the load, during it, before the first token and after it, wanting a stream or not."""
+    async with (
+        live(tmp_path, models, settings={"parallel": 1}) as app,
+        client_of(app, max_retries=0) as client,
+    ):
+        chat = client.chat.completions
+
+        def ask(stream: bool, text: str = "hello") -> asyncio.Future[Any]:
+            made: Any = chat.create(
+                model="chat",
+                messages=[{"role": "user", "content": text}],
+                max_tokens=ENDLESS,
+                stream=stream,
+                extra_body=ANSWER,
+            )
+            return asyncio.ensure_future(made)
+
+        async def leave(asked: asyncio.Future[Any]) -> None:
+            asked.cancel()
+            await asyncio.wait([asked])
+            await app.until(lambda s: s.queue.waiting == 0 and not any(r.in_use for r in s.residents))
+
+        go = app.hold_loads(at=0.5)
+        for stream in (False, True):
+            asked = ask(stream)
+            await app.until(lambda s: s.queue.waiting == 1)
+            await leave(asked)
+        # The load that they began goes on, and it is the next one's.
+        assert app.told("admit") == ["chat"]
+        go.set()
+        assert (await chat.create(model="chat", messages=USER, max_tokens=1)).choices
+        assert app.told("admit") == ["chat"]
+        for stream in (False, True):
+            # A long prompt is still being read when its client leaves.
+            asked = ask(stream, "word " * 1500)
+            await app.until(lambda s: any(r.in_use for r in s.residents))
+            await leave(asked)
+        answer = await ask(True)
+        await anext(aiter(answer))
+        await answer.close()
+        await app.until(lambda s: not any(r.in_use for r in s.residents))
+        # There is one slot, and an ordinary answer gets it at once.
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await chat.create(model="chat", messages=USER, max_tokens=1)).choices
+    assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.ERROR]
