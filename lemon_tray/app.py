@@ -23,7 +23,6 @@ from typing import Any, Final
 from PySide6.QtCore import QCoreApplication, QObject, QPoint, QTimer, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication, QSessionManager
 from PySide6.QtWidgets import QApplication, QFileDialog
-from qasync import QEventLoop
 
 from lemon_tray.actions import Actions, fault_banner, said
 from lemon_tray.autostart import Autostart, for_this_system, turn
@@ -32,6 +31,7 @@ from lemon_tray.display import is_composited
 from lemon_tray.door import Door
 from lemon_tray.icons import mark_icon
 from lemon_tray.language import use_language
+from lemon_tray.loop import make_loop
 from lemon_tray.menu import TrayMenu
 from lemon_tray.names import base_url, plain
 from lemon_tray.notices import Notices
@@ -78,7 +78,7 @@ def run(paths: Paths, lock: InstanceLock, options: Options) -> int:
     use_language(app)
     previous_hook = sys.excepthook
     try:
-        with asyncio.Runner(loop_factory=lambda: QEventLoop(app)) as runner:
+        with asyncio.Runner(loop_factory=lambda: make_loop(app)) as runner:
             return runner.run(_main(app, paths, lock, options))
     except RuntimeError as error:
         # Qt ended its loop by itself, as when the X server goes away. The runner has cleaned up.

@@ -1,7 +1,8 @@
 """The log: one line an event, to stderr and to a file, written by a thread: no disk stalls the loop.
 
 Requests are logged, too, so a line must cost little where it happens: there its text is made and put on a
-list. The thread writes what has gathered in a tenth of a second at once; a warning it writes without waiting.
+list, or, for a line that `tell` is given, only what the text is made of. The thread writes what has gathered
+in a tenth of a second at once; a warning it writes without waiting.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
@@ -68,6 +69,35 @@ class _Line(NamedTuple):
     logger: str
     message: str
     exception: str
+
+
+class _Parts(NamedTuple):
+    """An event whose text the thread makes."""
+
+    created: float
+    level: int
+    logger: str
+    form: Callable[..., str]
+    parts: tuple[Any, ...]
+
+    def line(self) -> _Line:
+        message = redact(self.form(*self.parts))
+        return _Line(self.created, logging.getLevelName(self.level), self.logger, message, "")
+
+
+def tell(logger: logging.Logger, level: int, form: Callable[..., str], *parts: Any) -> None:
+    """Log a line of which there are very many.
+
+    Args:
+        form: makes the text of `parts`, on another thread and a moment later: these must not change.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    writer = _only_writer
+    if writer is not None and len(logging.root.handlers) == 1 and level < logging.WARNING:
+        writer.put(_Parts(time.time(), level, logger.name, form, parts), at_once=False)
+    else:
+        logger.log(level, "%s", form(*parts))
 
 
 class _Clock:
@@ -149,7 +179,7 @@ class _Writer:
         self._form = form
         self._stream = stream
         self._file = file
-        self._lines: deque[_Line] = deque()
+        self._lines: deque[_Line | _Parts] = deque()
         self._is_due = threading.Event()
         self._hurry = threading.Event()
         self._is_awake = False
@@ -159,7 +189,7 @@ class _Writer:
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
-    def put(self, line: _Line, *, at_once: bool) -> None:
+    def put(self, line: _Line | _Parts, *, at_once: bool) -> None:
         """Never waits. Called on any thread."""
         if len(self._lines) >= QUEUE_LENGTH:
             self.dropped += 1
@@ -188,7 +218,7 @@ class _Writer:
             self._is_due.wait()
             self._is_due.clear()
             while self._lines:
-                self._write(self._form.write(self._lines.popleft()) for _ in range(len(self._lines)))
+                self._write(self._text(self._lines.popleft()) for _ in range(len(self._lines)))
                 if not self._ends:
                     self._hurry.wait(GATHER_S)
                 self._hurry.clear()
@@ -198,6 +228,9 @@ class _Writer:
                 self._is_due.set()
             elif self._ends:
                 return
+
+    def _text(self, line: _Line | _Parts) -> str:
+        return self._form.write(line.line() if isinstance(line, _Parts) else line)
 
     def _write(self, lines: Iterable[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
@@ -263,6 +296,10 @@ class _Frugal:
             setattr(logging, name, value)
 
 
+#: Where lines go while the log is set up.
+_only_writer: _Writer | None = None
+
+
 class Logs:
     """Logging that is set up. `stop` writes what is waiting and puts the root logger back as it was."""
 
@@ -282,6 +319,8 @@ class Logs:
         root = logging.getLogger()
         if self._handler not in root.handlers:
             return
+        global _only_writer
+        _only_writer = None
         root.removeHandler(self._handler)
         root.setLevel(self._level_before)
         self._frugal.undo()
@@ -320,6 +359,8 @@ def set_up(
     before = root.level
     root.addHandler(handler)
     root.setLevel(level)
+    global _only_writer
+    _only_writer = writer
     made = Logs(handler, writer, before)
     if failure is not None:
         logging.getLogger(__name__).warning("No log file in %s: %s.", log_dir, failure.strerror or failure)

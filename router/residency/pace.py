@@ -44,6 +44,7 @@ class Pace:
         self._slept = slept
         self._kicked: asyncio.Handle | None = None
         self._kicked_at_once = False
+        self._kicked_lazily = False
         self._timer: asyncio.TimerHandle | None = None
         self._publishing: asyncio.TimerHandle | None = None
         self._last_run = float("-inf")
@@ -63,10 +64,13 @@ class Pace:
             self._kicked.cancel()
         self._kicked = self._loop.call_soon(self._run_kicked)
         self._kicked_at_once = True
+        self._kicked_lazily = False
 
     def kick_for_edit(self) -> None:
         """As `kick`, but a burst of edits costs few passes: what they ask for is published already."""
         if self._kicked is not None:
+            if self._kicked_lazily:
+                self.kick()
             return
         wait = self._last_run + EDIT_INTERVAL_S - self._loop.time()
         if wait <= 0:
@@ -74,6 +78,13 @@ class Pace:
         else:
             self._kicked = self._loop.call_later(wait, self._run_kicked)
             self._kicked_at_once = False
+
+    def kick_lazily(self) -> None:
+        """Ask for a pass that has nothing to decide, only to set the next timer: one for many who ask."""
+        if self._kicked is None:
+            self._kicked = self._loop.call_later(EDIT_INTERVAL_S, self._run_kicked)
+            self._kicked_at_once = False
+            self._kicked_lazily = True
 
     def ran(self, next_deadline: float | None) -> None:
         """A pass has run. The next is due at the deadline (the loop's clock) if nothing happens before."""
@@ -99,6 +110,7 @@ class Pace:
 
     def _run_kicked(self) -> None:
         self._kicked = None
+        self._kicked_lazily = False
         self._run()
 
     def _run_timer(self) -> None:

@@ -94,6 +94,8 @@ class Reconciler(Lives):
         self._replan_s = REPLAN_FIRST_S
         self._in_pass = False
         self._pass_again = False
+        #: Whether the last pass knew all that there is to decide. Any kick ends that.
+        self._is_settled = False
         self._sampled = True
         self._idle = asyncio.Event()
 
@@ -122,6 +124,7 @@ class Reconciler(Lives):
             self.table.failures.forget_changed(lookup)
         self._desire(settings)
         self._publish()
+        self._is_settled = False
         self._pace.kick_for_edit()
 
     def observe(self, readings: tuple[DeviceReading, ...], changed: bool = True) -> None:
@@ -180,6 +183,11 @@ class Reconciler(Lives):
         Raises:
             RouterError: what stands in the way. If the caller is cancelled, nothing is held.
         """
+        if wants is Wants.REQUEST and options == NO_OPTIONS:
+            free = self._free_at_once(model)
+            if free is not None:
+                self._publish()
+                return self._lease(free, helper=False, keep_alive_s=keep_alive_s)
         bound = (
             self.desired.settings.helper_wait_s
             if wants is Wants.HELPER
@@ -261,6 +269,23 @@ class Reconciler(Lives):
         self.kick()
         return waiter
 
+    def _free_at_once(self, model: str) -> Resident | None:
+        """A resident that the next pass would certainly grant to a request that comes now, if there is one.
+
+        The last pass left nothing to be done and nothing has changed since, nobody waits, and the model is
+        ready with a slot free. Most requests find it so, and need no pass of their own.
+        """
+        table = self.table
+        if not self._is_settled or table.waiters or table.intents or table.closing or self.degraded:
+            return None
+        known = self.desired.models.get(model)
+        if known is None or known.broken or table.resumes_on_request:
+            return None
+        for resident in table.of_model(model):
+            if resident.state is ResidentState.READY:
+                return resident if resident.can_lease else None
+        return None
+
     async def _wait(self, waiter: Waiter) -> Lease | None:
         try:
             return await waiter.future
@@ -283,9 +308,14 @@ class Reconciler(Lives):
         if resident.id in self.table.residents and not resident.unreachable:
             resident.served += 1
             self.table.failures.answered(resident.model.name)
-        if not self._is_leased():
+        if not resident.leases and not self._is_leased():
             self._idle.set()
-        self.kick()
+        if self._is_settled and not self.table.waiters and resident.can_lease and not lease.helper:
+            # Nobody has waited for it. All that a pass has to do is to set the timer of its idle time.
+            self._publish()
+            self._pace.kick_lazily()
+        else:
+            self.kick()
 
     # Telling
 
@@ -359,6 +389,7 @@ class Reconciler(Lives):
 
     def kick(self) -> None:
         """Ask for a pass as soon as the loop is free. Kicks coalesce."""
+        self._is_settled = False
         self._pace.kick()
 
     def _pass(self) -> None:
@@ -367,6 +398,7 @@ class Reconciler(Lives):
             self._pass_again = True
             return
         self._in_pass = True
+        self._is_settled = True
         try:
             while True:
                 self._pass_again = False
@@ -460,18 +492,16 @@ class Reconciler(Lives):
         if waiter.wants is Wants.LOAD:
             waiter.future.set_result(None)
             return
-        lease = Lease(
-            resident,
-            waiter.wants is Wants.HELPER,
-            self._loop.create_future(),
-            self._released,
-            self._condemned,
-        )
+        helper = waiter.wants is Wants.HELPER
+        waiter.future.set_result(self._lease(resident, helper=helper, keep_alive_s=waiter.keep_alive_s))
+
+    def _lease(self, resident: Resident, *, helper: bool, keep_alive_s: float | None) -> Lease:
+        lease = Lease(resident, helper, self._loop.create_future(), self._released, self._condemned)
         resident.leases.add(lease)
         self._touch(resident)
-        if waiter.keep_alive_s is not None:
-            resident.keep_alive_s = waiter.keep_alive_s
-        waiter.future.set_result(lease)
+        if keep_alive_s is not None:
+            resident.keep_alive_s = keep_alive_s
+        return lease
 
     # The end
 

@@ -121,6 +121,17 @@ class Resident:
         self.task: asyncio.Task[None] | None = None
 
     @property
+    def can_lease(self) -> bool:
+        """A slot that nothing stands against is free: it is neither to go nor a helper, and has settled."""
+        return (
+            self.state is ResidentState.READY
+            and self.standard
+            and self.drain is None
+            and not (self.unload or self.unreachable or self.stuck or self.newcomer)
+            and len(self.leases) <= self.spec.parallel
+        )
+
+    @property
     def helper_leases(self) -> int:
         return sum(lease.helper for lease in self.leases)
 

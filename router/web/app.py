@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
 
+from router import logs
 from router.errors import RouterError, ShuttingDown
 from router.web import respond, security
 from router.web.admin import Admin
@@ -250,17 +251,12 @@ def _note(request: Asking, notes: Notes, status: int, seconds: float, tally: Tal
     path = _path(request)
     tally.request(notes.model, status, seconds)
     level = logging.DEBUG if path in _QUIET and status < 400 else logging.INFO
-    if log.isEnabledFor(level):
-        log.log(
-            level,
-            "%s %s %s%s %s %.1f ms",
-            request.method,
-            path[:200],
-            status,
-            f" ({notes.failed} after the headers)" if notes.failed else "",
-            notes.model or "-",
-            seconds * 1000,
-        )
+    logs.tell(log, level, _line, request.method, path[:200], status, notes.failed, notes.model, seconds)
+
+
+def _line(method: str, path: str, status: int, failed: str, model: str, seconds: float) -> str:
+    how = f"{status} ({failed} after the headers)" if failed else str(status)
+    return f"{method} {path} {how} {model or '-'} {seconds * 1000:.1f} ms"
 
 
 class Endpoint:

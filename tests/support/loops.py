@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-LOOPS = ("asyncio", "uvloop", "qasync")
+LOOPS = ("asyncio", "uvloop", "qasync", "qt")
 
 
 def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -18,4 +18,7 @@ def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.Abstrac
     if request.param == "qasync":
         qasync, app = pytest.importorskip("qasync"), request.getfixturevalue("qapp")
         return lambda: qasync.QEventLoop(app)
+    if request.param == "qt":
+        loops, app = pytest.importorskip("lemon_tray.loop"), request.getfixturevalue("qapp")
+        return lambda: loops.make_loop(app)
     return None

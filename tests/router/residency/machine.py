@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from router.catalog.model import EMBEDDING, by_every_name
 from router.catalog.options import LoadOptions
@@ -20,9 +21,9 @@ from router.devices.base import DeviceInfo, DeviceReading
 from router.errors import RouterError
 from router.residency.plan import plan
 from router.residency.reconciler import Reconciler
-from router.residency.table import Lease
+from router.residency.table import Lease, Resident
 from router.residency.view import policies_view, pool_view, queue_view, residents_view
-from router.residency.world import Action, Evict, Load, Wants, Why
+from router.residency.world import Action, Evict, Grant, Load, WaiterRow, Wants, Why
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
@@ -71,6 +72,18 @@ class WatchfulReconciler(Reconciler):
     def _look_at(self, action: Action) -> None:
         """Raise a violation if this must not happen."""
         raise NotImplementedError
+
+    def _free_at_once(self, model: str) -> Resident | None:
+        """What is granted without a pass is what a pass would grant."""
+        free = super()._free_at_once(model)
+        if free is not None:
+            now = self._loop.time()
+            asks = WaiterRow(id=10**9, model=model, wants=Wants.REQUEST, deadline=now + BOUND_S)
+            world = structs.replace(self.table.world(self.readings, self._placer), waiters=(asks,))
+            actions = plan(self.desired, world, now).actions
+            if Grant(asks.id, free.id) not in actions:
+                self.violations.append(Violation("granted_as_planned", actions))
+        return free
 
 
 class WatchedReconciler(WatchfulReconciler):
