@@ -107,7 +107,8 @@ class Downloads:
             raise
         except RouterError as error:
             log.warning("%s could not be downloaded: %s", name, error.message)
-            self._end(name, "failed", error.message)
+            words = " ".join(part for part in (error.message, error.hint) if part)
+            self._end(name, "failed", words)
             raise
         except Exception as error:
             log.exception("%s could not be downloaded", name)

@@ -211,7 +211,6 @@ def test_stepper_with_mouse_and_keys(look: Look, qtbot: QtBot) -> None:
         (Command(Kind.PIN, "A", True), ("pin", "A", True)),
         (Command(Kind.PAUSE, "", True), ("pause", True)),
         (Command(Kind.GET_DEMO), ("pull_demo",)),
-        (Command(Kind.PULL, "o/r:Q4_0"), ("pull", "o/r:Q4_0")),
         (Command(Kind.CANCEL_DOWNLOAD, "demo"), ("cancel_download", "demo")),
         (Command(Kind.SET, "models_dirs", ["/m"]), ("set", {"models_dirs": ["/m"]})),
     ],
