@@ -47,7 +47,8 @@ Usage: python3 dev.py COMMAND [ARGUMENTS]
   test --vulkan       run the tests on a software GPU instead; fetches a llama-server with Vulkan (68 MB)
   lint                ruff, mypy, the import rules and the documentation's links
   docs [--write]      build the documentation's site; --write: the pages made from the code anew, first
-  bench [NAME ...]    run the benchmarks in tests/bench, or those named
+  bench [NAME ...]    run the benchmarks in tests/bench, or those named, and write one table into build/bench;
+                      --quick: a smoke run; --write: docs/benchmarks.md, too
   soak [--minutes N]  run the real program under clients, edits and faults, and look whether all holds
   shots [ARGUMENTS]   take the pictures of the documentation
   texts [LANGUAGE]    bring the catalogues of what people read up to date
@@ -609,29 +610,36 @@ def command_test(setup: Setup, arguments: list[str]) -> int:
     if long or packages:
         # What takes minutes is no hang: walks, or a bare system that is being made.
         rest = ["-o", "faulthandler_timeout=0", *rest]
+    environment = {"HYPOTHESIS_PROFILE": "long"} if long else {}
     if packages:
-        ensure_packages(setup)
+        environment["PACKAGES_TEST_DIR"] = str(ensure_packages(setup))
         chosen = "packages"
     if vulkan:
         ensure_vulkan(setup)
         chosen = "vulkan"
-    profile = {"HYPOTHESIS_PROFILE": "long"} if long else {}
-    replace([str(setup.interpreter), "-m", "pytest", "-m", chosen, *rest], profile)
+    replace([str(setup.interpreter), "-m", "pytest", "-m", chosen, *rest], environment)
 
 
-def ensure_packages(setup: Setup) -> None:
+def ensure_packages(setup: Setup) -> Path:
     """Build the packages that are tried out, and install what makes a bare system, where that may be.
+
+    Returns: their folder. `PACKAGES_TEST_DIR` names one with packages that are there already.
 
     Raises:
         Stop: it needs the user, or a package could not be built.
     """
-    if may_install() and shutil.which("mmdebstrap") is None:
-        install(["mmdebstrap"], "a bare system")
-    if os.environ.get("PACKAGES_TEST_DEB"):  # one that is there already
-        return
-    program = [setup.python, str(setup.root / "dev.py"), "package", "wheel", "deb"]
-    if subprocess.run(program, cwd=setup.root, check=False).returncode:
+    tools = {"mmdebstrap": "mmdebstrap", "Xvfb": "xvfb", "lintian": "lintian"}
+    missing = [package for tool, package in tools.items() if shutil.which(tool) is None]
+    if missing and may_install():
+        install(missing, "a bare system")
+    given = os.environ.get("PACKAGES_TEST_DIR")
+    if given:
+        return setup.root / given
+    folder = setup.root / "build" / "tried"
+    program = [setup.python, str(setup.root / "dev.py"), "package", "wheel", "tar", "deb"]
+    if subprocess.run([*program, "--fast", "--out", str(folder)], cwd=setup.root, check=False).returncode:
         raise Stop("The packages could not be built.", NEEDS_YOU)
+    return folder
 
 
 def vulkan_program(cache: Path) -> Path:
@@ -716,12 +724,13 @@ def command_docs(setup: Setup, arguments: list[str]) -> int:
 def command_bench(setup: Setup, arguments: list[str]) -> int:
     folder = setup.root / "tests" / "bench"
     known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
-    unknown = [name for name in arguments if name not in known]
+    options = [argument for argument in arguments if argument.startswith("-")]
+    # The value of an option is no name of a benchmark.
+    unknown = [name for name in arguments if name not in known] if not options else []
     if unknown:
         raise Stop(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(known)}.", NEEDS_YOU)
     ensure_tests(setup)
-    names = arguments or known
-    return run_all([[str(setup.interpreter), str(folder / f"{name}.py")] for name in names], setup.root)
+    replace([str(setup.interpreter), str(folder / "_all.py"), *arguments])
 
 
 def command_soak(setup: Setup, arguments: list[str]) -> int:

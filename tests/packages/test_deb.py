@@ -5,230 +5,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import platform
 import shutil
-import signal
 import subprocess
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
 from router.service.notices import POOL_NOTICE
-from tests.e2e.desktop import free_port, virtual_screen, wait_for
+from router.version import __version__
+from tests.e2e.desktop import wait_for
+from tests.packages.bare import HOME, LONGEST_S, MODEL, USER, App, Bare, built, ends_with_an_error
 from tests.support.gguf import write_model
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1200)]
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-USER: Final = "tester"
-HOME: Final = f"/home/{USER}"
-PATHS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MODEL: Final = "SmolLM2-135M-Instruct.Q4_1"
-LONGEST_S: Final = 120.0
-#: What installing any package changes.
-OF_APT: Final = (
-    "var/cache",
-    "var/lib/apt",
-    "var/lib/dpkg",
-    "var/log",
-    "proc",
-    "sys",
-    "dev",
-    "tmp",
-    "run",
-    "home",
-)
-
 
 def the_deb() -> Path:
-    given = os.environ.get("PACKAGES_TEST_DEB")
-    found = [Path(given)] if given else sorted((ROOT / "dist").glob("lemon-tray_*.deb"))
-    if not found:
-        pytest.skip("there is no package in dist/: python3 dev.py package deb")
-    return found[-1]
-
-
-class Bare:
-    """A Debian system with nothing in it that a package does not ask for."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def command(self, *words: str, user: str = "", **environment: str) -> list[str]:
-        """The words that run words in it."""
-        home = HOME if user else "/root"
-        given = {
-            "HOME": home,
-            "PATH": PATHS,
-            "LANG": "C.UTF-8",
-            "DEBIAN_FRONTEND": "noninteractive",
-            **environment,
-        }
-        return [
-            *(
-                "chroot",
-                *((f"--userspec={user}:{user}",) if user else ()),
-                str(self.root),
-                "/usr/bin/env",
-                "-i",
-            ),
-            *(f"{name}={value}" for name, value in given.items()),
-            *words,
-        ]
-
-    def run(self, *words: str, user: str = "", **environment: str) -> str:
-        done = subprocess.run(
-            self.command(*words, user=user, **environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-3000:]
-        return done.stdout
-
-    def files(self) -> set[str]:
-        """Everything in it but what apt keeps for itself."""
-        found: set[str] = set()
-        for folder, folders, names in os.walk(self.root):
-            inside = os.path.relpath(folder, self.root)
-            folders[:] = [name for name in folders if os.path.normpath(f"{inside}/{name}") not in OF_APT]
-            found.update(os.path.normpath(f"{inside}/{name}") for name in (*names, *folders))
-        return found
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
-    if os.geteuid() != 0:
-        pytest.skip("a bare system can only be made by root")
-    if shutil.which("mmdebstrap") is None or shutil.which("Xvfb") is None:
-        pytest.skip("mmdebstrap and Xvfb (packages mmdebstrap and xvfb) are not installed")
-    root = tmp_path_factory.mktemp("bare") / "root"
-    apt = Path("/etc/apt")
-    sources = [apt / "sources.list.d" / f"{name}.sources" for name in ("debian", "ubuntu")]
-    source = next((path for path in (*sources, apt / "sources.list") if path.is_file()), None)
-    suite = os.environ.get("PACKAGES_TEST_SUITE") or platform.freedesktop_os_release()["VERSION_CODENAME"]
-    made = subprocess.run(
-        ["mmdebstrap", "--quiet", "--variant=minbase", suite, str(root), *([str(source)] if source else [])],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"a bare {suite} cannot be made here: {made.stderr[-500:]}")
-    # The way to the package index that this machine is set up with.
-    for name in ("etc/resolv.conf", "etc/hosts"):
-        if Path("/", name).exists():
-            shutil.copyfile(Path("/", name), root / name)
-    for name in ("etc/apt/apt.conf.d", "etc/ssl", "usr/local/share/ca-certificates"):
-        if Path("/", name).is_dir():
-            subprocess.run(["cp", "-rLn", f"/{name}/.", str(root / name)], check=False, capture_output=True)
-    with contextlib.ExitStack() as stack:
-        for name in ("proc", "sys", "dev"):
-            done = subprocess.run(["mount", "--bind", f"/{name}", str(root / name)], check=False)
-            if done.returncode:
-                pytest.skip("file systems cannot be mounted here")
-            stack.callback(subprocess.run, ["umount", "-l", str(root / name)], check=False)
-        system = Bare(root)
-        system.run("apt-get", "-qq", "update")
-        system.run("useradd", "--create-home", USER)
-        yield system
-
-
-@pytest.fixture(scope="module")
-def display() -> Iterator[str]:
-    """A screen on this machine: programs in the bare system reach it by its abstract socket."""
-    with virtual_screen() as (_, name):
-        yield name
-
-
-class App:
-    """The installed program, started as the user would."""
-
-    def __init__(self, bare: Bare, display: str) -> None:
-        self.port = free_port()
-        runtime = bare.root / "run" / "user"
-        runtime.mkdir(parents=True, exist_ok=True, mode=0o777)
-        runtime.chmod(0o1777)
-        started = time.monotonic()
-        self.process = subprocess.Popen(
-            bare.command(
-                *("lemon-tray", "--port", str(self.port), "--models-dir", f"{HOME}/gguf"),
-                user=USER,
-                DISPLAY=display,
-                XDG_RUNTIME_DIR="/run/user",
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        wait_for("the endpoint", self._answers, LONGEST_S)
-        self.answered_s = time.monotonic() - started
-
-    def _answers(self) -> bool:
-        if self.process.poll() is not None:
-            assert self.process.stdout is not None
-            raise AssertionError(self.process.stdout.read()[-3000:])
-        try:
-            return bool(self.get("/live") is not None)
-        except OSError:
-            return False
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
-            return json.loads(answer.read() or b"{}")
-
-    def chat(self) -> str:
-        body = {"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": "Name a fruit."}]}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=LONGEST_S * 4) as answer:  # noqa: S310  # our own
-            return str(json.loads(answer.read())["choices"][0]["message"]["content"])
-
-    def notices(self) -> list[str]:
-        return [notice["id"] for notice in self.get("/v1/notices")["notices"]]
-
-    def memory(self) -> int:
-        """Bytes of the app itself."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) << 10
-
-    def ended(self) -> int:
-        return self.process.wait(60)
-
-    def quit(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.ended()
-
-
-@pytest.fixture
-def start(bare: Bare, display: str) -> Iterator[Callable[[], App]]:
-    """Starts the program; what still runs at the end is ended."""
-    apps: list[App] = []
-
-    def start() -> App:
-        apps.append(App(bare, display))
-        return apps[-1]
-
-    yield start
-    for app in apps:
-        if app.process.poll() is None:
-            app.process.kill()
-            app.process.wait(30)
-        if app.process.stdout is not None:
-            app.process.stdout.close()
+    return built(f"lemon-tray_{__version__}_*.deb")
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +62,7 @@ def older(bare: Bare, demo_model: Path) -> Path:
 
 def test_the_package_from_its_installation_to_its_purge(
     bare: Bare,
-    start: Callable[[], App],
+    start: Callable[..., App],
     older: Path,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
@@ -313,13 +108,16 @@ def test_the_package_from_its_installation_to_its_purge(
     )
     assert app.notices() == []
 
-    # An upgrade while it runs ends it as quitting would, and the settings stay.
+    # An upgrade while it runs ends it as quitting would: an answer under way gets some seconds, and then an
+    # error in place of being cut. The settings stay.
     unpacked = tmp_path / "newer"
     subprocess.run(["dpkg-deb", "-R", deb, unpacked], check=True)
     control = unpacked / "DEBIAN" / "control"
     control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 1:"))
     subprocess.run(["dpkg-deb", "-Znone", "-b", unpacked, bare.root / "tmp" / "newer.deb"], check=True)
+    answer = app.stream()
     assert "Stopping Lemon Tray" in bare.run("dpkg", "--install", "/tmp/newer.deb")
+    assert ends_with_an_error(answer)
     assert app.ended() == 0
     config = json.loads((older / ".config/lemon-tray/config.json").read_text())
     assert config["of a later version"] == [1]

@@ -7,23 +7,18 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from router.version import __version__
+from tests.packages.bare import built
 
 pytestmark = pytest.mark.packages
-
-DIST: Final = Path(__file__).resolve().parents[2] / "dist"
 
 
 @pytest.fixture
 def wheel() -> Path:
-    path = DIST / f"lemon_tray-{__version__}-py3-none-any.whl"
-    if not path.is_file():
-        pytest.skip("there is no wheel in dist/: python3 dev.py package wheel")
-    return path
+    return built(f"lemon_tray-{__version__}-py3-none-any.whl")
 
 
 def test_it_holds_the_resources_and_no_tests(wheel: Path) -> None:
