@@ -36,6 +36,8 @@ from typing import ClassVar, NoReturn
 ROOT = Path(__file__).resolve().parent
 NEEDS_YOU = 2
 NOT_FETCHED = 3
+# Tests run so many at a time: each may start engines, which take memory and cores of their own.
+MOST_AT_ONCE = 4
 
 USAGE = """\
 Usage: python3 dev.py COMMAND [ARGUMENTS]
