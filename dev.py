@@ -609,6 +609,9 @@ def command_test(setup: Setup, arguments: list[str]) -> int:
     long, vulkan, packages = (flag in arguments for flag in special)
     rest = [argument for argument in arguments if argument not in special]
     chosen = "long" if long else "not long and not vulkan and not packages"
+    if not arguments:
+        # All of them, side by side: many wait for a process most of the time.
+        rest = ["--numprocesses", str(min(os.cpu_count() or 1, MOST_AT_ONCE)), "--dist", "worksteal"]
     if long or packages:
         # What takes minutes is no hang: walks, or a bare system that is being made.
         rest = ["-o", "faulthandler_timeout=0", *rest]

@@ -212,6 +212,17 @@ def test_test_passes_its_arguments_on(
     assert replaced.value.environment == profile
 
 
+@pytest.mark.usefixtures("becomes")
+@pytest.mark.parametrize(("cores", "processes"), [(None, "1"), (2, "2"), (64, str(dev.MOST_AT_ONCE))])
+def test_all_tests_run_side_by_side(
+    cores: int | None, processes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    with pytest.raises(Replaced) as replaced:
+        dev.main(["test"])
+    assert replaced.value.command[-4:] == ["--numprocesses", processes, "--dist", "worksteal"]
+
+
 # --- the system's packages ---------------------------------------------------------------------------
 
 
