@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from router.errors import BadRequest, NotFound
 from router.providers.faults import ProviderError, ProviderLoop
@@ -252,3 +256,56 @@ async def test_many_requests_at_once_pass(tmp_path: Path) -> None:
             return (await made.ask(model, "/v1/chat/completions", b'{"model":"big"}', SAFETY_S))[0]
 
         assert await asyncio.gather(*(ask() for _ in range(150))) == [200] * 150
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody vouches for, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=provider", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+async def test_a_certificate_must_be_trusted(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.headers.get("Authorization", ""))
+        return web.Response(body=LIST, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/v1/models", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        url = f"https://127.0.0.1:{runner.addresses[0][1]}/v1"
+        async with providers(tmp_path) as known:
+            view = await known.add({"name": "cloud", "url": url}, KEY)
+            assert (view.state, asked) == (State.DOWN, [])
+            assert "certificate is not trusted" in view.problem
+            view = await known.add({"name": "cloud", "url": url, "ca_file": str(certificate[0])}, None)
+            assert (view.state, asked) == (State.READY, [f"Bearer {KEY}"])
+            view = await known.add({"name": "cloud", "url": url, "ca_file": str(tmp_path / "no.pem")}, None)
+            assert (view.state, "cannot be used" in view.problem) == (State.DOWN, True)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_the_proxy_of_the_environment_is_used_if_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    async with server() as cloud, server() as proxy, providers(tmp_path) as made:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        await made.add({"name": "cloud", "url": cloud.url, "proxy": wanted}, None)
+        assert (len(cloud.looks), len(proxy.looks)) == ((0, 1) if wanted else (1, 0))
