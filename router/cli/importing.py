@@ -33,6 +33,8 @@ CONFIG: Final = "config.json"
 MODELS: Final = "user_models.json"
 OPTIONS: Final = "recipe_options.json"
 MAX_BYTES: Final = 16 << 20
+#: More than any machine has; a larger number is no amount of memory.
+MOST_GIB: Final = 1 << 20
 
 #: Settings that are called and meant alike there.
 ALIKE: Final = (
@@ -180,10 +182,8 @@ def _settings(config: Mapping[str, Any], home: Path, found: Findings) -> None:
             else:
                 _take(key, value, found)
         elif key in ("extra_models_dir", "models_dir"):
-            if isinstance(value, str) and value not in ("", "auto"):
-                folder = Path(os.path.expandvars(value))
-                folder = home / folder.relative_to("~") if value.startswith("~/") else folder
-                folders.append(str(folder if folder.is_absolute() else home / folder))
+            if value not in _NOTHING_SET:
+                folders += _folder(key, value, home, found)
         elif key == "max_gpu_memory_occupancy_gb":
             _cap(value, found)
         elif isinstance(value, dict):
@@ -192,6 +192,15 @@ def _settings(config: Mapping[str, Any], home: Path, found: Findings) -> None:
             found.left.append(f"{key}: there is nothing like it here")
     if folders:
         _take("models_dirs", list(dict.fromkeys(folders)), found)
+
+
+def _folder(key: str, value: Any, home: Path, found: Findings) -> tuple[str, ...]:
+    """The folder that is meant, as a path from the root; none if it is no folder of this user's to find."""
+    if not isinstance(value, str) or (value.startswith("~") and value != "~" and value[1] != "/"):
+        found.left.append(f"{key} {plain(str(value))}: expected one folder, from / or ~")
+        return ()
+    path = os.path.expandvars(value)
+    return (str(home / path.removeprefix("~").lstrip("/") if path.startswith("~") else home / path),)
 
 
 def _take(key: str, value: Any, found: Findings) -> None:
@@ -204,6 +213,8 @@ def _take(key: str, value: Any, found: Findings) -> None:
 def _host(value: Any, found: Findings) -> None:
     if value in ("localhost", "127.0.0.1", "::1"):
         found.settings["host"] = "127.0.0.1"
+    elif not isinstance(value, str):
+        found.left.append(f"host {plain(str(value))}: expected an address")
     else:
         found.left.append(
             f"host {plain(str(value))}: open to the network needs a key here; lemon-tray key add NAME makes "
@@ -212,11 +223,14 @@ def _host(value: Any, found: Findings) -> None:
 
 
 def _cap(value: Any, found: Findings) -> None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 < value <= MOST_GIB:
         found.left.append(
             f"max_gpu_memory_occupancy_gb {value:g} is for all GPUs together; here each device has its own "
             f"limit: lemon-tray config set vram_cap={int(value * GIB) >> 20}MiB"
         )
+    elif value not in _NOTHING_SET and not (is_number and value <= 0):
+        found.left.append(f"max_gpu_memory_occupancy_gb {plain(str(value))}: expected a number of GiB")
 
 
 def _section(key: str, section: Mapping[str, Any], found: Findings) -> None:
@@ -265,7 +279,10 @@ def _named(name: str, names: Mapping[str, str]) -> str:
 def _policies(models: Mapping[str, Any], names: Mapping[str, str], found: Findings) -> None:
     ordinary = 0
     for name, entry in models.items():
-        recipe = entry.get("recipe") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict):
+            found.left.append(f"model {plain(name)}: expected an object")
+            continue
+        recipe = entry.get("recipe")
         if recipe != RECIPE:
             if isinstance(recipe, str) and recipe.startswith("collection"):
                 found.left.append(
@@ -311,6 +328,9 @@ def _options(recipes: Mapping[str, Any], names: Mapping[str, str], found: Findin
             found.left.append(f"options of {plain(name)}: expected an object")
             continue
         here = _named(name, names)
+        if not here.strip() or not here.isprintable():
+            found.left.append(f"options of {plain(name)!r}: no model has such a name")
+            continue
         for option, given in entry.items():
             key, value = {"llamacpp_device": "device"}.get(option, option), given
             if key == "ctx_size" and value == -1:

@@ -52,6 +52,12 @@ SMALL = {"checkpoint": "org/Small-GGUF:small-q4.gguf", "recipe": "llamacpp", "si
         ({"extra_models_dir": "/a", "models_dir": "~/hub"}, {"models_dirs": ("/a", "/home/me/hub")}, []),
         ({"max_gpu_memory_occupancy_gb": 24}, {}, ["vram_cap=24576MiB"]),
         ({"max_gpu_memory_occupancy_gb": -1.0}, {}, []),
+        ({"max_gpu_memory_occupancy_gb": 1e300}, {}, ["expected a number of GiB"]),
+        ({"max_gpu_memory_occupancy_gb": float("nan")}, {}, ["expected a number of GiB"]),
+        ({"max_gpu_memory_occupancy_gb": "24"}, {}, ["expected a number of GiB"]),
+        ({"extra_models_dir": "~", "models_dir": "hub"}, {"models_dirs": ("/home/me", "/home/me/hub")}, []),
+        ({"extra_models_dir": "~you/hub", "models_dir": ["/a"]}, {}, ["~you/hub", "one folder"]),
+        ({"host": ["0.0.0.0"], "port": "13305"}, {}, ["expected an address", "port"]),
         ({"llamacpp": {"args": "", "backend": "auto", "prefer_system": True, "cpu_bin": "builtin"}}, {}, []),
         ({"llamacpp": {"args": "-fa on", "backend": "vulkan"}}, {}, ["llamacpp_args", "lemon-tray engine"]),
         ({"sdcpp": {"args": "", "steps": 20}, "telemetry": {"enabled": False}}, {}, []),
@@ -87,7 +93,7 @@ def test_a_policy_keeps_its_name_and_gets_the_names_that_models_have_here() -> N
         ({"Bad": {**POLICY, "routing": {"candidates": []}}}, "policy Bad"),
         ({"Kit": {"recipe": "collection.omni", "components": []}}, "collection.omni"),
         ({"Ear": {"recipe": "whispercpp"}}, "whispercpp"),
-        ({"Odd": "text"}, "Odd"),
+        ({"Odd": "text"}, "Odd: expected an object"),
     ],
 )
 def test_what_is_no_policy_is_left(models: dict[str, Any], part: str) -> None:
@@ -107,6 +113,9 @@ def test_what_is_no_policy_is_left(models: dict[str, Any], part: str) -> None:
         ("a", {"llamacpp_args": "", "llamacpp_backend": "auto"}, {}, []),
         ("a", {"llamacpp_backend": "vulkan", "pinned": True}, {}, ["llamacpp_backend", "pinned"]),
         ("a", "no object", {}, ["expected an object"]),
+        ("", {"ctx_size": 4096}, {}, ["no model has such a name"]),
+        ("user.", {"ctx_size": 4096}, {}, ["no model has such a name"]),
+        ("a\0b", {"ctx_size": 4096}, {}, ["no model has such a name"]),
     ],
 )  # fmt: skip
 def test_options_of_models(name: str, entry: Any, options: dict[str, Any], left: list[str]) -> None:
