@@ -262,6 +262,20 @@ class DownloadView(Struct, frozen=True):
     per_s: float = 0.0
 
 
+class UpdateView(Struct, frozen=True):
+    """Whether there is a newer version, if the user wants to know.
+
+    `version` is the newer one and `url` its page, "" for none; `checked` is when that was last asked, 0 for
+    never; `problem` says why it cannot be known.
+    """
+
+    is_on: bool = False
+    version: str = ""
+    url: str = ""
+    checked: float = 0.0
+    problem: str = ""
+
+
 class SuggestionView(Struct, frozen=True):
     """A well-known model to begin with.
 
@@ -304,6 +318,7 @@ class Snapshot(Struct, frozen=True):
     notices: tuple[NoticeView, ...] = ()
     downloads: tuple[DownloadView, ...] = ()
     suggestions: tuple[SuggestionView, ...] = ()
+    update: UpdateView = UpdateView()
     engines: tuple[EngineView, ...] = ()
     effective_limits: dict[str, int] = {}
     paused: bool = False

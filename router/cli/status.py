@@ -45,6 +45,10 @@ def render(snapshot: Snapshot) -> str:
         waiting = ", ".join(f"{model} {count}" for model, count in snapshot.queue.by_model.items())
         lines.append(f"Waiting requests: {snapshot.queue.waiting} ({waiting})")
     lines += _section("Downloads", [_download(item) for item in snapshot.downloads])
+    if snapshot.update.version:
+        lines.append(f"Update: {snapshot.update.version} has been released {snapshot.update.url}".rstrip())
+    elif snapshot.update.problem:
+        lines.append(f"Update: {snapshot.update.problem}")
     return "\n".join(plain(line) for line in lines)
 
 

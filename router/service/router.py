@@ -62,6 +62,7 @@ from router.service.sampling import Wanted, keep_reading
 from router.service.sizing import Size, Sizing
 from router.service.status import status_of
 from router.service.suggesting import Suggesting
+from router.service.updates import Updates
 from router.settings import schema
 from router.settings.schema import Settings
 from router.settings.state import StateFile
@@ -173,6 +174,7 @@ class Router:
         self._placing = Placing(self._measured, check_args=self._check_args)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
         self._suggesting = Suggesting(self._tasks, self._publish)
+        self._updates = Updates(self._state, self._tell_update, self._publish)
         self._capacity = Capacity()
         self._started_at = time.monotonic()
         self._model_views: tuple[ModelView, ...] = ()
@@ -244,8 +246,10 @@ class Router:
             self._observe(await self._devices.read(), True)
         settings = self._store.settings
         await self._endpoint.start(settings.host, settings.port)
+        self._updates.configure(settings)
         for watch, name in (
             (self._lag.run(), "lag probe"),
+            (self._updates.run(), "look for updates"),
             (self._store.watch(), "settings watch"),
             (self._policies.watch(), "policies watch"),
             (self._providers.watch(), "providers watch"),
@@ -383,6 +387,7 @@ class Router:
         if self._reconciler is None:
             return
         self._reconciler.configure(settings=settings)
+        self._updates.configure(settings)
         self._size_models()
         if self._engines is not None:
             self._engines.configure(settings.engine)
@@ -402,6 +407,9 @@ class Router:
         if models and self._reconciler is not None:
             self._reconciler.configure(lookup=self._names.all)
         self._publish()
+
+    def _tell_update(self, code: str, message: str) -> None:
+        self._residency.feed.add(code, message)
 
     def _provider_told(self, code: str, message: str, bad: bool) -> None:
         if self._reconciler is not None:
@@ -505,6 +513,7 @@ class Router:
             notices=notices.due(self._state.state, pool),
             downloads=self._downloads.views,
             suggestions=self._suggesting.views(self._catalog.names),
+            update=self._updates.view,
             effective_limits=dict(desired.limits),
             paused=table.paused,
             degraded=reconciler.degraded,

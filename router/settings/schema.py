@@ -24,6 +24,9 @@ from router.errors import BadRequest, near_matches
 from router.units import parse_size, size
 
 UNLIMITED = -1
+
+#: Where releases are told of. Lemon Tray has no public home yet: whoever gives it one puts the address here.
+RELEASE_FEED: Final = ""
 MODEL_SOURCES: Final = ("huggingface", "lmstudio", "ollama")
 """Programs whose models can be used where they are."""
 ENV_PREFIX: Final = "LEMON_TRAY_"
@@ -377,6 +380,26 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         _about("JSON log", "Write the log as one JSON object a line.", "Log", Applies.RESTART),
     ] = False
+    update_check: Annotated[
+        bool,
+        _about(
+            "Look for updates",
+            "Ask update_feed once a day whether there is a newer version, and tell of it once. Nothing is "
+            "downloaded or installed.",
+            "Updates",
+            Applies.LIVE,
+        ),
+    ] = False
+    update_feed: Annotated[
+        str,
+        _about(
+            "Release feed",
+            "The https address of a JSON list of releases; empty: there is none to ask.",
+            "Updates",
+            Applies.LIVE,
+            max_length=2000,
+        ),
+    ] = RELEASE_FEED
 
 
 class SettingInfo(Struct, frozen=True):

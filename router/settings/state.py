@@ -23,11 +23,18 @@ class State(Struct, frozen=True):
     last_run_version: the version that ran last, "" before the first run.
     owed: ids of the notices that an upgrade made necessary.
     told: ids of the notices that the user has seen.
+    update_checked: when a newer version was last looked for, in Unix seconds; 0: never.
+    update_version, update_url: the newest one that was found then, and its page; "" for none.
+    update_told: the version that the user has been told of.
     """
 
     last_run_version: str = ""
     owed: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
+    update_checked: float = 0.0
+    update_version: str = ""
+    update_url: str = ""
+    update_told: str = ""
 
 
 def mark_imported(state_dir: Path) -> None:
