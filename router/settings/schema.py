@@ -397,6 +397,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             "The https address of a JSON list of releases; empty: there is none to ask.",
             "Updates",
             Applies.LIVE,
+            min_length=0,
             max_length=2000,
         ),
     ] = RELEASE_FEED
