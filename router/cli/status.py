@@ -35,9 +35,9 @@ def render(snapshot: Snapshot) -> str:
     ]
     lines += _section("Policies", policies)
     providers = [
-        f"{provider.name}: {provider.state}, {provider.models} models, {provider.url}"
-        + (f"; {provider.in_use} in use" if provider.in_use else "")
-        + (f"; {provider.problem}" if provider.problem else "")
+        f"{provider.name}: {provider.state}, {provider.models} model{'' if provider.models == 1 else 's'}"
+        + (f", {provider.in_use} in use" if provider.in_use else "")
+        + (f": {provider.problem}" if provider.problem else f" at {provider.url}")
         for provider in snapshot.providers
     ]
     lines += _section("Providers", providers)

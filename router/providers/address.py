@@ -47,7 +47,7 @@ def base_url(text: str, *, allow_http: bool = False) -> str:
             f"Key and prompts would go to {host} unencrypted. Use https://.",
             code="insecure_url",
             param="url",
-            hint="If that is what you want, allow it with --allow-http (allow_http in a request).",
+            hint="If that is what you want: --allow-http, or allow_http in a request.",
         )
     path = parts.path.rstrip("/") or "/v1"
     netloc = f"[{host}]" if ":" in host else host
