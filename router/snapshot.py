@@ -299,7 +299,8 @@ class Snapshot(Struct, frozen=True):
     `scanned` tells whether the models have been looked for once; `problems` are faults of settings, policy
     and model files, one sentence each; `loop_lag_s` is the worst lag of the event loop in the last minute;
     `event_counts` has (code, reason, how many) of all feed entries since the start; `overridden` are settings
-    that the file cannot decide, and what decides them: a variable's name, or the command line.
+    that the file cannot decide, and what decides them: a variable's name, or the command line;
+    `ollama_endpoint` is the second address that apps look for Ollama at, "" while there is none.
     """
 
     generation: int
@@ -329,6 +330,7 @@ class Snapshot(Struct, frozen=True):
     loop_lag_s: float = 0.0
     event_counts: tuple[tuple[str, str, int], ...] = ()
     overridden: dict[str, str] = {}
+    ollama_endpoint: str = ""
     providers: tuple[ProviderView, ...] = ()
 
     @property

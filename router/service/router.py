@@ -246,6 +246,7 @@ class Router:
             self._observe(await self._devices.read(), True)
         settings = self._store.settings
         await self._endpoint.start(settings.host, settings.port)
+        await self._endpoint.listen_also(settings.ollama_port)
         self._updates.configure(settings)
         for watch, name in (
             (self._lag.run(), "lag probe"),
@@ -387,11 +388,17 @@ class Router:
         if self._reconciler is None:
             return
         self._reconciler.configure(settings=settings)
+        if self._endpoint.url:
+            self._tasks.spawn(self._listen_also(settings.ollama_port), "second port")
         self._updates.configure(settings)
         self._size_models()
         if self._engines is not None:
             self._engines.configure(settings.engine)
         self._look_in_places()
+
+    async def _listen_also(self, port: int) -> None:
+        await self._endpoint.listen_also(port)
+        self._publish()
 
     def _policies_changed(self) -> None:
         if self._reconciler is not None and self._catalog.scanned:
@@ -501,6 +508,7 @@ class Router:
             status=Status.LOADING,
             simulated=self._simulate is not None,
             endpoint=self._endpoint.url,
+            ollama_endpoint=self._endpoint.second.url,
             uptime_s=time.monotonic() - self._started_at,
             settings=schema.as_dict(desired.settings),
             pool=pool,
@@ -526,6 +534,7 @@ class Router:
             problems=(
                 *machine.problems(self._sources),
                 *self._engine_problems(),
+                *((self._endpoint.second.problem,) if self._endpoint.second.problem else ()),
                 *self._store.problems,
                 *self._policies.problems,
                 *self._catalog.problems,

@@ -336,6 +336,20 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             le=65_535,
         ),
     ] = 13305
+    ollama_port: Annotated[
+        int,
+        _about(
+            "Port for Ollama's apps",
+            "A second port, reached from this machine only, for apps that look for Ollama at 11434; 0: none. "
+            "One that is taken is left alone and reported.",
+            "Endpoint",
+            Applies.LIVE,
+            special={0: "none"},
+            least=1,
+            ge=0,
+            le=65_535,
+        ),
+    ] = 0
     allow_unauthenticated_lan: Annotated[
         bool,
         _about(

@@ -37,6 +37,7 @@ from router.web.ports import open_sockets
 from router.web.providers import ProviderCalls
 from router.web.relay import Relay
 from router.web.scraping import Scraping
+from router.web.second import SecondPort
 from router.web.shapes import shape_of
 from router.web.tally import Tally
 from router.web.upload import Bodies
@@ -265,6 +266,7 @@ class Endpoint:
     Attributes:
         url: where it answers, without a path; "" before `start`.
         port: its port; 0 before `start`.
+        second: its second port, for apps that speak only Ollama.
     """
 
     def __init__(self, api: RouterApi, options: WebOptions | None = None, keys: Keys | None = None) -> None:
@@ -272,6 +274,7 @@ class Endpoint:
         self._parts = self._app[_PARTS]
         self._runner: web.AppRunner | None = None
         self._servers: list[asyncio.Server] = []
+        self.second = SecondPort()
         self.url = ""
         self.port = 0
 
@@ -311,6 +314,7 @@ class Endpoint:
             def connection() -> Connection:
                 return Connection(server, plain=plain, loop=loop, **choices)
 
+            self.second.use(connection)
             for sock in sockets:
                 self._servers.append(await loop.create_server(connection, sock=sock, backlog=1024))
         except BaseException:
@@ -321,6 +325,10 @@ class Endpoint:
         shown = _SHOWN.get(host, sockets[0].getsockname()[0])
         self.url = f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
         return self.url
+
+    async def listen_also(self, port: int) -> None:
+        """Answer at a second port of this machine, too; 0: at none. `second` tells whether it could be had."""
+        await self.second.move(port, self.url, self.port)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Take no new request, give those under way `grace_s`, then end them: streams with an error event.
@@ -334,6 +342,7 @@ class Endpoint:
         parts.inflight.closing = True
         for server in self._servers:
             server.close()
+        self.second.close()
         parts.hub.close()
         if not await parts.inflight.drained(grace_s):
             parts.inference.end_all(ShuttingDown("The router is shutting down."))

@@ -38,6 +38,7 @@ def health(snapshot: Snapshot) -> dict[str, Any]:
         "state": snapshot.status.value,
         "version": snapshot.version,
         "endpoint": snapshot.endpoint,
+        "ollama_endpoint": snapshot.ollama_endpoint or None,
         "uptime_s": snapshot.uptime_s,
         "generation": snapshot.generation,
         "degraded": snapshot.degraded or None,
