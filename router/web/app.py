@@ -20,6 +20,7 @@ from router.web.api import RouterApi
 from router.web.asking import Answer, Asking
 from router.web.calls import PREFIXES, Call, calls
 from router.web.connection import Connection, PlainHandler
+from router.web.crowd import Crowd, room
 from router.web.engines import EngineCalls
 from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
@@ -307,12 +308,14 @@ class Endpoint:
                 "access_log": None,
                 "lingering_time": _LINGER_S,
                 "auto_decompress": False,
+                "keepalive_timeout": self._parts.options.idle_client_s,
             }
 
             plain = _plain_handlers(self._parts)
+            clients = Crowd(self._parts.options.max_clients or room())
 
             def connection() -> Connection:
-                return Connection(server, plain=plain, loop=loop, **choices)
+                return Connection(server, plain=plain, crowd=clients, loop=loop, **choices)
 
             self.second.use(connection)
             for sock in sockets:

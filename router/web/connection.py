@@ -12,12 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import InvalidHeader, LineTooLong
 
-from router.errors import BadRequest, RouterError
+from router.errors import BadRequest, RouterError, Unavailable
 from router.web import respond
 from router.web.asking import Answer
+from router.web.crowd import Crowd
 from router.web.errors import HeadTooLarge, error_response
 from router.web.plain import END, MAX_BODY, MAX_HEAD, Head, PlainRequest, read_head
 
@@ -25,6 +27,12 @@ log = logging.getLogger(__name__)
 
 PlainHandler = Callable[[PlainRequest], Awaitable[Answer]]
 
+_FULL_ERROR: Final = Unavailable("Too many clients are connected. Try again.", code="too_many_clients")
+_FULL_BODY: Final = msgspec.json.encode(_FULL_ERROR.body())
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Retry-After: 2\r\nConnection: close\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+)
 _METHOD: Final = b"POST /"
 # A request that has not come as a whole by then is aiohttp's: it has bounds for slow clients.
 _PATIENCE_S: Final = 1.0
@@ -38,15 +46,32 @@ class Connection(web.RequestHandler):
 
     Args:
         plain: who answers requests in plain form, by the path and the line that asks for it.
+        crowd: all connections.
     """
 
-    __slots__ = ("_ahead", "_head", "_impatience", "_is_bounded", "_is_theirs", "_plain", "_task", "_wanted")
+    __slots__ = (
+        "_ahead",
+        "_crowd",
+        "_head",
+        "_impatience",
+        "_is_bounded",
+        "_is_theirs",
+        "_plain",
+        "_task",
+        "_wanted",
+    )
 
     def __init__(
-        self, manager: web.Server, *, plain: Mapping[bytes, tuple[str, PlainHandler]], **choices: Any
+        self,
+        manager: web.Server,
+        *,
+        plain: Mapping[bytes, tuple[str, PlainHandler]],
+        crowd: Crowd,
+        **choices: Any,
     ) -> None:
         super().__init__(manager, **choices)
         self._plain = plain
+        self._crowd = crowd
         self._task: asyncio.Task[None] | None = None
         #: What has come and waits: a request that is not whole, or what follows the one being answered.
         self._ahead = bytearray()
@@ -56,7 +81,25 @@ class Connection(web.RequestHandler):
         #: Whether aiohttp reads what comes, and whether all that it was given is one request without a body.
         self._is_theirs = self._is_bounded = False
 
+    # What the crowd asks.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way; one that has not come whole is none yet."""
+        return self._task is None and self._current_request is None and not self._messages
+
+    def give_way(self) -> None:
+        """Close it now."""
+        self.force_close()
+
     # What the transport and aiohttp call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._crowd.enter(self):
+            if self.transport is not None:
+                self.transport.write(_FULL)
+            self.force_close()
 
     def data_received(self, data: bytes) -> None:
         if self._force_close or self._close:
@@ -73,6 +116,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        self._crowd.leave(self)
         self._forget_ahead()
         if self._task is not None:
             self._task.cancel()

@@ -23,6 +23,9 @@ class WebOptions(Struct, frozen=True):
         inline_body: largest body that is parsed on the loop; larger ones go to a thread.
         max_held: how much of an answer that is no stream is held back until its end is known.
         max_idle: idle connections kept for one worker.
+        max_clients: connections of clients; 0 for as many as the process can hold.
+        idle_client_s: how long a client may be connected without asking for anything.
+        slowest_upload: bytes a second that a request body must come at, on the whole.
     """
 
     silence_s: float = 1.0
@@ -39,3 +42,6 @@ class WebOptions(Struct, frozen=True):
     inline_body: int = 256 << 10
     max_held: int = 1 << 20
     max_idle: int = 128
+    max_clients: int = 0
+    idle_client_s: float = 75.0
+    slowest_upload: int = 4 << 10

@@ -89,7 +89,8 @@ class Bodies:
                 self._take(request, len(body))
                 if len(body) > most:
                     raise too_large(most)
-            while chunk := await self._next(stream):
+            began = asyncio.get_running_loop().time()
+            while chunk := await self._next(stream, began + len(body) / self._options.slowest_upload):
                 if length is None:
                     self._take(request, len(chunk))
                     if len(body) + len(chunk) > most:
@@ -99,14 +100,19 @@ class Bodies:
             raise BadRequest(f"The request body cannot be read: {exc}"[:300]) from None
         return body
 
-    async def _next(self, stream: Content) -> bytes:
+    async def _next(self, stream: Content, due: float) -> bytes:
+        """The next bytes. `due` is when those that are here should have come, by the loop's clock.
+
+        Who sends a byte a minute is never silent, but what was promised for the body is kept from others.
+        """
+        patience = self._options.upload_stall_s
+        now = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._options.upload_stall_s):
+            async with asyncio.timeout_at(min(now, due) + patience):
                 return await stream.readany()
         except TimeoutError:
-            raise Stalled(
-                f"Nothing more of the request body came for {self._options.upload_stall_s:g} s."
-            ) from None
+            how = "comes too slowly" if due < now else "has stopped coming"
+            raise Stalled(f"The request body {how}; {patience:g} s were waited for it.") from None
 
     async def _inflated(self, request: Asking, body: Body, most: int) -> Body:
         bound = min(most, _GROWTH_FREE + _MOST_GROWTH * len(body))
