@@ -58,7 +58,7 @@ def _row(info: SettingInfo) -> str:
     cells = (
         f"`{info.key}`",
         info.expected,
-        f"`{written(info.key, info.default)}`",
+        f"`{default}`" if (default := written(info.key, info.default)) else "empty",
         f"{info.title}. {info.help}",
         f"`{info.environment}`",
     )

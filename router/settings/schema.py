@@ -596,6 +596,8 @@ def _accept(info: SettingInfo, value: Any) -> Any | None:
                 return None
             return float(value)
         case "str":
+            if value == "" and info.minimum == 0:
+                return value
             if not isinstance(value, str) or not _clean(value) or not _within(info, len(value)):
                 return None
             return value
