@@ -59,7 +59,7 @@ class SecondPort:
 
     def close(self) -> None:
         """Take no new connections, for good."""
-        self._wanted = -1
+        self._wanted, self._make = -1, None
         self._close()
 
     async def _open(self, port: int, endpoint: str, make: Callable[[], Any]) -> None:
@@ -70,8 +70,13 @@ class SecondPort:
             log.warning("%s", self.problem)
             return
         loop = asyncio.get_running_loop()
-        for sock in sockets:
-            self._servers.append(await loop.create_server(make, sock=sock, backlog=1024))
+        try:
+            for sock in sockets:
+                self._servers.append(await loop.create_server(make, sock=sock, backlog=1024))
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            raise
         self.url = f"http://{_HOST}:{port}"
         log.info("Ollama's apps are answered at %s, too", self.url)
 

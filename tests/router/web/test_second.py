@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.router.web.fakes import Client, Site, reply, site
+from tests.router.web.fakes import Client, reply, site
 
 
 def free_port() -> int:
@@ -99,12 +99,11 @@ async def test_the_endpoints_own_port_needs_no_second_one() -> None:
 
 @pytest.mark.fault("F06")
 async def test_after_the_end_it_stays_closed() -> None:
-    def served(s: Site, port: int) -> asyncio.Future[None]:
-        return asyncio.ensure_future(s.endpoint.listen_also(port))
-
     async with site(reply) as s:
         port = free_port()
-        moving = served(s, port)
+        moving = asyncio.ensure_future(s.endpoint.listen_also(port))
         await s.endpoint.stop(0.1)
         await moving
+        assert await is_refused(port)
+        await s.endpoint.listen_also(port)
         assert await is_refused(port)
