@@ -21,11 +21,11 @@ from router.cli.context import Context, note
 from router.cli.status import plain
 from router.errors import RouterError
 from router.providers.store import FILE_NAME, IN_FILE, IN_KEYRING, ProviderFile, make_provider
+from router.settings.schema import PROVIDER_KEY_VARIABLE as KEY_VARIABLE
 from router.snapshot import ProviderView
 
 T = TypeVar("T")
 
-KEY_VARIABLE: Final = "LEMON_TRAY_PROVIDER_KEY"
 #: A provider that does not answer is found so within less, and a locked keyring asks its user.
 _ASK_S: Final = 90.0
 #: A model that a provider has to load first takes a while.

@@ -31,6 +31,8 @@ MODEL_SOURCES: Final = ("huggingface", "lmstudio", "ollama")
 """Programs whose models can be used where they are."""
 ENV_PREFIX: Final = "LEMON_TRAY_"
 API_KEY_VARIABLE: Final = "LEMON_TRAY_API_KEY"
+#: Of a provider that is being added; a command reads it.
+PROVIDER_KEY_VARIABLE: Final = "LEMON_TRAY_PROVIDER_KEY"
 """Not a setting: an API key that is valid besides those in the file."""
 
 

@@ -301,7 +301,8 @@ class SettingsStore:
             except BadRequest as fault:
                 raise ConfigError(f"The command line is wrong: {fault.message}", param=key) from fault
             source[key] = COMMAND_LINE
-        known = {info.environment for info in schema.describe()} | {schema.API_KEY_VARIABLE}
+        known = {info.environment for info in schema.describe()}
+        known |= {schema.API_KEY_VARIABLE, schema.PROVIDER_KEY_VARIABLE}
         problems = []
         for name in self._environ:
             if name.startswith(ENV_PREFIX) and name not in known:

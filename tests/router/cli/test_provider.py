@@ -140,3 +140,11 @@ async def test_without_a_router_the_file_is_worked_on(
         captured = capsys.readouterr()
         assert "There is no provider cloud" in captured.err
         assert KEY not in captured.out + captured.err + file.read_text()
+
+
+async def test_the_variable_with_the_key_is_taken_for_no_setting(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEMON_TRAY_PROVIDER_KEY", KEY)
+    assert await run("config", "get", "port") == 0
+    assert "LEMON_TRAY_PROVIDER_KEY" not in capsys.readouterr().err
