@@ -449,6 +449,10 @@ class Shell(QObject):
                     self.panel.hide()  # it stays on top of all windows, and would cover this one
             case Kind.OPEN_FILE:
                 self._open_file(command.target)
+            case Kind.OPEN_PAGE:
+                page = QUrl(command.target)
+                if page.scheme() == "https":  # it comes from outside: it must not name a program
+                    QDesktopServices.openUrl(page)
             case Kind.START_AT_LOGIN:
                 self._chore(self._turn_autostart(bool(command.value)))
             case Kind.RESTART:

@@ -15,6 +15,8 @@ from router.snapshot import FeedEntry, Severity
 SAME_CAUSE_S: Final = 600.0
 LEAST_APART_S: Final = 20.0
 LENGTH: Final = 200
+WELCOME: Final = frozenset({"update_available"})
+"""Codes of entries that are told although nothing is wrong."""
 
 
 class Message(Struct, frozen=True):
@@ -32,7 +34,7 @@ class Notifier:
         self._last = float("-inf")
 
     def consider(self, feed: Sequence[FeedEntry], *, panel_visible: bool) -> Message | None:
-        """The message that is due for failures that are new since the last call.
+        """The message that is due for failures, and a newer version, that are new since the last call.
 
         None while the panel shows them anyway, for a cause told within ten minutes, or right after another.
         """
@@ -41,13 +43,14 @@ class Notifier:
         if since is None:
             return None
         now = self._clock()
-        fresh = [e for e in feed if e.id > since and e.severity is Severity.ERROR]
+        fresh = [e for e in feed if e.id > since and (e.severity is Severity.ERROR or e.code in WELCOME)]
         fresh = [e for e in fresh if now - self._told.get((e.code, e.model), float("-inf")) >= SAME_CAUSE_S]
         if not fresh or panel_visible or now - self._last < LEAST_APART_S:
             return None
         self._told = {cause: t for cause, t in self._told.items() if now - t < SAME_CAUSE_S}
         for entry in fresh:
             self._told[(entry.code, entry.model)] = now
+        fresh.sort(key=lambda entry: entry.code in WELCOME)  # what is wrong comes first
         self._last = now
         # Some notification servers read markup: there must be none.
         text = plain(fresh[0].message, LENGTH).replace("<", "‹").replace(">", "›")

@@ -10,6 +10,7 @@ from lemon_tray.present_devices import HOST, device_title, usable_devices
 from lemon_tray.present_engines import engine_banners, is_engine_download, is_running, last_download
 from lemon_tray.present_get import pull_progress
 from lemon_tray.present_pool import unknown_candidates
+from lemon_tray.present_update import update_banners
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
 from router.snapshot import DeviceState, DeviceView, DownloadView, NoticeView, PoolView, Snapshot
@@ -51,6 +52,7 @@ def present_banners(
     if snapshot.scanned and not snapshot.models:
         found.append(_no_models([d for d in snapshot.downloads if not is_engine_download(d)]))
     found.extend(engine_banners(snapshot))
+    found.extend(update_banners(snapshot))
     return sorted(found, key=lambda b: _ORDER.index(b.kind))  # stable: the order above holds within a kind
 
 

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     RESTART = "restart"
     START_AT_LOGIN = "start_at_login"
     OPEN_FILE = "open_file"
+    OPEN_PAGE = "open_page"
     OPEN_WINDOW = "open_window"
     OPEN_PANEL = "open_panel"
     OPEN_MENU = "open_menu"
