@@ -1,8 +1,8 @@
 """Builds the documentation's site into build/docs/site: `python3 dev.py docs`.
 
 The pages are the Markdown files in docs/, and README, CONTRIBUTING and CHANGELOG. The builder checks every
-link and anchor between them; links to other files of the checkout and pictures are checked here, and so is that
-every page is in the table of contents. The site fetches nothing from the network.
+link and anchor between them. Links to other files of the checkout and pictures are checked here, and so is
+that every page is in the table of contents. The site fetches nothing from the network.
 """
 
 from __future__ import annotations
@@ -192,6 +192,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--write", action="store_true", help="write the pages made from the code anew, first")
     given = parser.parse_args(arguments)
     if given.write:
+        # This checkout's code, wherever another one is installed.
+        sys.path.insert(0, str(ROOT))
         import pages
 
         for name in pages.write():

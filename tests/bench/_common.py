@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,22 @@ from pathlib import Path
 from tests.support.demo_model import cache_folder, fetch
 
 PATIENCE_S = 120
+#: A smoke run: the least that still goes through everything.
+QUICK = os.environ.get("LEMON_BENCH_QUICK") == "1"
+
+
+def often(rounds: int, quick: int = 2) -> int:
+    """How many rounds to do: so many, or few in a smoke run."""
+    return quick if QUICK else rounds
+
+
+def exponent(points: Sequence[tuple[float, float]]) -> float:
+    """The power with which the second number grows with the first: the slope of a line through the
+    logarithms, by least squares."""
+    xs, ys = ([math.log(max(point[axis], 1e-12)) for point in points] for axis in (0, 1))
+    mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
 
 
 def demo_model() -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
-from _common import report
+from _common import often, report
 
 from router.catalog.catalog import Catalog
 from router.devices.base import HOST_ID, DeviceInfo, DeviceReading
@@ -28,9 +28,9 @@ from router.units import GIB
 from router.web import health
 from tests.support import gguf
 
-MODELS = 1000
-COLD_ROUNDS = 3
-ROUNDS = 9
+MODELS = often(1000, 20)
+COLD_ROUNDS = often(3)
+ROUNDS = often(9)
 READINGS = tuple(
     DeviceReading(DeviceInfo(id, id, id, kind, backend), size * GIB, size * GIB, 0.0)
     for id, kind, backend, size in (

@@ -12,9 +12,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from _common import PYTHON, child, clean_environment, demo_model, first_token, report, wait_for_url
+from _common import (
+    PYTHON,
+    child,
+    clean_environment,
+    demo_model,
+    first_token,
+    often,
+    report,
+    wait_for_url,
+)
 
-PAIRS = 9
+PAIRS = often(9, 1)
 # What the router gives this model: its own context size.
 CONTEXT = 8192
 

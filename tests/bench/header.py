@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from _common import report
+from _common import often, report
 
 from router.memory.header import read_header
 from router.memory.placement import PlacementOptions, device_demand
@@ -20,8 +20,8 @@ from router.memory.store import HeaderStore
 from tests.support import gguf
 
 BLOCKS = 111
-TOKENS = 150_000
-ROUNDS = 15
+TOKENS = often(150_000, 5_000)
+ROUNDS = often(15)
 GPUS = PlacementOptions(devices=("gpu-a", "gpu-b"), ctx_size=32_768, parallel=4)
 
 

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from subprocess import Popen
 
-from _common import PATIENCE_S, PYTHON, child, clean_environment, cpu_s, family, memory, report
+from _common import PATIENCE_S, PYTHON, child, clean_environment, cpu_s, family, memory, often, report
 
-SETTLE_S = 10
-MEASURE_S = 60
+SETTLE_S = often(10, 1)
+MEASURE_S = often(60, 2)
 MIB = 1 << 20
 
 

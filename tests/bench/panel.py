@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
-from _common import report
+from _common import often, report
 from msgspec import structs
 from PySide6.QtWidgets import QApplication
 from qasync import QEventLoop
@@ -31,9 +31,9 @@ from router.snapshot import Snapshot
 from tests.ui import canned
 from tests.ui.fake_door import FakeDoor
 
-OPENINGS = 30
+OPENINGS = often(30, 3)
 RATE = 100
-SECONDS = 10
+SECONDS = often(10, 1)
 TURNS = 4
 PROBE_S = 0.005
 CYCLE = 200

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from _common import report
+from _common import often, report
 
 from router.policy.classify import Decider, HelperModel
 from router.policy.document import Policy
@@ -30,7 +30,7 @@ from tests.router.web.fakes import CHAT, Client, reply, site
 from tests.support.policies import document
 
 RULES = 20
-PAIRS = 400
+PAIRS = often(400, 20)
 WORDS = "the quick brown fox jumps over the lazy dog and runs far away from here "
 
 
@@ -125,7 +125,7 @@ async def pairs_ms(size: int) -> dict[str, float]:
 
 
 def main() -> int:
-    small, large = decision_ms(2_000, 2_000), decision_ms(1 << 20, 30)
+    small, large = decision_ms(2_000, often(2_000, 20)), decision_ms(1 << 20, often(30, 3))
     routed = asyncio.run(pairs_ms(2_000))
     report(
         {

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from _common import report
+from _common import often, report
 from msgspec import structs
 
 from router.catalog.options import LoadOptions
@@ -30,8 +30,8 @@ from tests.support.simulation import House, SimEngine, SimWorker, model, policy
 
 RESIDENTS = (8, 32, 64)
 WAITERS = 100
-ROUNDS = 300
-EDITS = 300
+ROUNDS = often(300, 5)
+EDITS = often(300, 50)
 DEVICES, CARD = 8, 24 * GIB
 
 
@@ -54,7 +54,7 @@ def measure(work: Callable[[], object], rounds: int = ROUNDS) -> dict[str, float
     return spread(times)
 
 
-async def crowd(residents: int) -> House:
+async def crowd(residents: int, waiters: int = WAITERS) -> House:
     """A full pool whose every model answers, and requests that wait: for a busy model, and for one that is
     not loaded, in turn."""
     names = [f"model-{number}" for number in range(residents)]
@@ -69,11 +69,11 @@ async def crowd(residents: int) -> House:
         # As many as a model with one slot is given at once.
         for _ in range(2):
             await house.reconciler.acquire(name)
-    for number in range(WAITERS):
+    for number in range(waiters):
         name = others[number % len(others)] if number % 2 else names[number % residents]
         house.ask(name)
     await asyncio.sleep(0.1)
-    assert len(house.reconciler.table.waiters) == WAITERS
+    assert len(house.reconciler.table.waiters) == waiters
     assert len(house.resident()) == residents
     return house
 
@@ -107,7 +107,7 @@ def plan_once(house: House) -> None:
     reconciler._planner(reconciler.desired, world, asyncio.get_running_loop().time())
 
 
-def cards(taken: int) -> tuple[DeviceReading, ...]:
+def cards(taken: int, devices: int = DEVICES) -> tuple[DeviceReading, ...]:
     """A reading of each GPU, taken now, where models hold so many bytes."""
     now = asyncio.get_running_loop().time()
     return tuple(
@@ -117,17 +117,18 @@ def cards(taken: int) -> tuple[DeviceReading, ...]:
             CARD - taken,
             now,
         )
-        for number in range(DEVICES)
+        for number in range(devices)
     )
 
 
-async def decisions(*, busy: bool) -> dict[str, float]:
-    """Plans in which memory is short: every GPU is full, and ten models wait for others to go or to end."""
-    residents = RESIDENTS[-1]
-    each = CARD * DEVICES // residents - GIB // 8
+async def decisions(
+    *, busy: bool, devices: int = DEVICES, residents: int = RESIDENTS[-1], wanted: int = 10
+) -> dict[str, float]:
+    """Plans in which memory is short: every GPU is full, and some models wait for others to go or to end."""
+    each = CARD * devices // residents - GIB // 8
     names = [f"model-{number}" for number in range(residents)]
-    others = [f"other-{number}" for number in range(10)]
-    pinned = [LoadOptions(device=(f"gpu{number % DEVICES}",)) for number in range(residents)]
+    others = [f"other-{number}" for number in range(wanted)]
+    pinned = [LoadOptions(device=(f"gpu{number % devices}",)) for number in range(residents)]
     loaded = [
         structs.replace(model(name), size_bytes=each, options=where)
         for name, where in zip(names, pinned, strict=True)
@@ -141,23 +142,23 @@ async def decisions(*, busy: bool) -> dict[str, float]:
         engine=SimEngine(load_s=0.0, stop_s=0.0),
     )
     reconciler = house.reconciler
-    reconciler.observe(cards(0))
+    reconciler.observe(cards(0, devices))
     for name in names:
         for _ in range(2 if busy else 1):
             lease = await reconciler.acquire(name)
             if not busy:
                 lease.release()
-        reconciler.observe(cards(0))
+        reconciler.observe(cards(0, devices))
     for resident in reconciler.table.residents.values():
         resident.reserves = {}
     rows = tuple(
         WaiterRow(1000 + number, others[number % len(others)], Wants.REQUEST, math.inf)
         for number in range(WAITERS)
     )
-    taken = each * residents // DEVICES
+    taken = each * residents // devices
     times = []
     for _ in range(ROUNDS):
-        world = structs.replace(reconciler.table.world(cards(taken), house.placer), waiters=rows)
+        world = structs.replace(reconciler.table.world(cards(taken, devices), house.placer), waiters=rows)
         now = asyncio.get_running_loop().time()
         begin = time.perf_counter()
         made = reconciler._planner(reconciler.desired, world, now)

@@ -49,7 +49,6 @@ def small(folder: Path, **pages: str) -> None:
     [
         ("# A\n\n[nowhere](nowhere.md)\n", "nowhere.md is not there"),
         ("# A\n\n![none](images/none.svg)\n", "images/none.svg is not there"),
-        ("# A\n\n[itself](tray.md#nowhere)\n", "anchor does not exist"),
         ("# A\n\n[readme](../README.md#nowhere)\n", "anchor does not exist"),
         ("# A\n\n<img src=https://example.org/x.png>\n", "fetch from the network"),
     ],
