@@ -8,6 +8,7 @@ large request goes out in pieces, so that no second copy of it waits in the tran
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, cast
@@ -353,7 +354,8 @@ class Exchange:
             UpstreamError: no answer came.
             RouterError: `fail` was called.
         """
-        head = _request_head(self._worker, path, headers, len(body))
+        before, after = _request_head(self._worker, path, tuple(headers))
+        head = b"%b%d%b" % (before, len(body), after)
         try:
             await self._attempt(head, body, fresh=False)
         except _Stale:
@@ -386,12 +388,8 @@ class Exchange:
 
     def headers(self) -> list[tuple[str, str]]:
         """The headers that may go to the client."""
-        named = {token.strip().encode("latin-1") for token in self.header(b"connection").lower().split(",")}
-        return [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in self._open.headers
-            if name not in _NOT_RETURNED and name not in named and not name.startswith(b"access-control-")
-        ]
+        # Without the length, which differs from answer to answer.
+        return list(_returned(tuple([pair for pair in self._open.headers if pair[0] != b"content-length"])))
 
     async def read(self) -> bytes:
         """The next bytes of the answer, as they come; none at its end. Raises as `WorkerConnection.read`."""
@@ -491,12 +489,21 @@ class Relay:
                 del self._idle[address]
 
 
-def _request_head(worker: Worker, path: str, headers: Iterable[tuple[bytes, bytes]], length: int) -> bytes:
+def _request_head(worker: Worker, path: str, headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bytes]:
+    """The head of a request to a worker, before and after the length of its body."""
     host = f"[{worker.host}]" if ":" in worker.host else worker.host
-    lines = [
+    start = (
         f"POST {path} HTTP/1.1\r\nHost: {host}:{worker.port}\r\nAuthorization: Bearer {worker.api_key}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {length}\r\n".encode("latin-1")
-    ]
+        "Content-Type: application/json\r\nContent-Length: "
+    )
+    return start.encode("latin-1"), _passed_on(headers)
+
+
+# One client's requests have the same headers again and again, and so have one worker's answers.
+@functools.lru_cache(maxsize=64)
+def _passed_on(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """What of a client's headers goes on, and the end of the head."""
+    lines = [b"\r\n"]
     named: set[bytes] = set()
     for name, value in headers:
         if name.lower() == b"connection":
@@ -507,3 +514,17 @@ def _request_head(worker: Worker, path: str, headers: Iterable[tuple[bytes, byte
             lines.append(name + b": " + value + b"\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
+
+
+@functools.lru_cache(maxsize=64)
+def _returned(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[str, str], ...]:
+    """What of a worker's headers goes on."""
+    named: set[bytes] = set()
+    for name, value in headers:
+        if name == b"connection":
+            named.update(token.strip() for token in value.lower().split(b","))
+    return tuple(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in headers
+        if name not in _NOT_RETURNED and name not in named and not name.startswith(b"access-control-")
+    )
