@@ -42,7 +42,7 @@ _KEPT: Final = 128
 OLLAMA_CHAT: Final = structs.replace(CHAT, called="/api/chat")
 OLLAMA_GENERATE: Final = structs.replace(CHAT, called="/api/generate")
 OLLAMA_RAW: Final = structs.replace(COMPLETIONS, called="/api/generate")
-OLLAMA_INFILL: Final = structs.replace(COMPLETIONS, path="/infill", called="/api/generate")
+OLLAMA_INFILL: Final = structs.replace(COMPLETIONS, path="/infill", called="/api/generate with a suffix")
 OLLAMA_EMBED: Final = structs.replace(EMBEDDINGS, called="/api/embed")
 OLLAMA_EMBEDDINGS: Final = structs.replace(EMBEDDINGS, called="/api/embeddings")
 
