@@ -146,6 +146,27 @@ async def with_cloud(root: Path, models: Path, **settings: Any) -> AsyncIterator
         yield app, cloud
 
 
+async def test_a_provider_of_a_provider_answers(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    async with (
+        server() as cloud,
+        live(tmp_path / "near", none, alone=False) as near,
+        live(tmp_path / "far", none, alone=False) as far,
+    ):
+        await far.post("/internal/providers/add", {"name": "cloud", "url": cloud.url, "key": KEY})
+        await near.post("/internal/providers/add", {"name": "far", "url": far.url})
+        assert (await near.chat("far/cloud/org/tiny"))["model"] == "far/cloud/org/tiny"
+        (peer,) = cloud.asked
+        assert json.loads(peer.body)["model"] == "org/tiny"
+        via = [near.router.instance, far.router.instance]
+        assert peer.headers["x-lemon-tray-via"].split(", ") == via
+        # What goes wrong there is told here, with the way that it came.
+        cloud.chat = failing(500, b'{"error":{"message":"boom"}}')
+        refused = await near.post("/v1/chat/completions", chat("far/cloud/big"), 502)
+        assert "far" in refused["error"]["message"]
+        assert "boom" in refused["error"]["message"]
+
+
 async def test_models_of_providers_are_known_at_once_after_a_start(tmp_path: Path) -> None:
     none = tmp_path / "none"
     async with with_cloud(tmp_path, none) as (app, cloud):
