@@ -13,7 +13,7 @@ from router.errors import Forbidden, NotFound, RouterError, TooLarge
 from router.web.shapes import ANTHROPIC, OPENAI, body_of, shape_of
 
 # OpenAI's clients try again after these unless told not to; here nothing changes by itself.
-_FINAL: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE})
+_FINAL: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE, HTTPStatus.LOOP_DETECTED})
 
 _KEPT_HEADERS: Final = ("Allow",)
 

@@ -489,6 +489,7 @@ async def test_a_request_that_comes_back_is_refused(tmp_path: Path) -> None:
         for via in (s.providers.instance, f"other, {s.providers.instance}", ", ".join(map(str, range(9)))):
             answer = await s.ask("POST", CHAT, chat(model="cloud/big"), {VIA: via})
             assert (answer.status, answer.error["code"]) == (508, "provider_loop")
+            assert answer.headers["x-should-retry"] == "false"
         assert s.cloud.asked == []
         assert (await s.ask("POST", CHAT, chat(model="cloud/big"), {VIA: "other"})).status == 200
         assert s.cloud.asked[0].headers[VIA] == f"other, {s.providers.instance}"
