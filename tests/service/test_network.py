@@ -14,7 +14,13 @@ from tests.support.hammer import hammer
 
 KEY = "LEMON_TRAY_API_KEY"
 #: Not asked for: what never ends, and what asks other machines.
-SKIPPED = ("/v1/events", "/v1/pull", "/internal/engines/refresh", "/internal/engines/get", "/internal/providers/add")
+SKIPPED = (
+    "/v1/events",
+    "/v1/pull",
+    "/internal/engines/refresh",
+    "/internal/engines/get",
+    "/internal/providers/add",
+)
 
 
 @pytest.mark.fault("F18")
