@@ -16,9 +16,10 @@ from payload import ROOT
 HERE: Final = Path(__file__).resolve().parent / "linux" / "deb"
 
 #: Debian packages of what is not in the payload: the C library, and the side of drawing that is the system's.
+#: fontconfig-config says where fonts are, and brings one.
 DEPENDS: Final = (
     "ca-certificates",
-    "fonts-dejavu-core | fonts-freefont-ttf | fonts-noto-core | fontconfig",
+    "fontconfig-config",
     "libc6 (>= {glibc})",
     "libegl1",
     "libgl1",

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import ssl
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -157,3 +158,13 @@ def test_packagers_are_asked_for_only_where_needed() -> None:
         assert dev.missing_packagers(["deb", "nsis"], lambda tool: None) == ["binutils", "dpkg", "nsis"]
         assert dev.missing_packagers(["all"], lambda tool: None) == ["binutils", "dpkg", "nsis"]
     assert dev.missing_packagers(["deb", "nsis"], lambda tool: "/bin/x") == []
+
+
+def test_the_hubs_client_needs_nothing_that_is_left_out(payload: ModuleType) -> None:
+    """It is imported at the first pull only, so that a package without a part of it would fail late."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({payload.EXCLUDED_MODULES!r}));"
+        "import httpx2; from huggingface_hub import constants, errors, get_token;"
+        "from huggingface_hub.hf_api import HfApi; HfApi('http://127.0.0.1:1', False)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,7 +15,7 @@ from tests.packages.bare import HOME, MODEL, USER, App, Bare, built, ends_with_a
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1200)]
 
 #: What the archive takes from the system, and what unpacks it.
-WANTED: Final = ("ca-certificates", "fonts-dejavu-core", "libegl1", "libgl1", "libxcb1", "xz-utils")
+WANTED: Final = ("ca-certificates", "fontconfig-config", "libegl1", "libgl1", "libxcb1", "xz-utils")
 PROGRAM: Final = f"{HOME}/.local/bin/lemon-tray"
 
 
