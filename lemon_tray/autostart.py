@@ -84,6 +84,11 @@ def quoted_for_exec(arguments: Sequence[str]) -> str:
     return " ".join(words)
 
 
+def _escaped(text: str) -> str:
+    """A plain value of a desktop entry."""
+    return text.replace("\\", "\\\\")
+
+
 class DesktopEntry:
     """Linux: an entry in the XDG autostart folder."""
 
@@ -110,6 +115,8 @@ class DesktopEntry:
             f"Name={NAME}",
             "Comment=Language models for all your apps on one endpoint",
             f"Exec={quoted_for_exec(self._command)}",
+            # Once the program is gone, as when its package was removed, desktops leave the entry alone.
+            f"TryExec={_escaped(self._command[0])}",
             f"Icon={FILE_ID}",
             "Terminal=false",
             "X-GNOME-Autostart-enabled=true",

@@ -6,7 +6,7 @@ from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QLabel, QWidget
 
 from lemon_tray.buttons import Button
 from lemon_tray.paint import draw_glyph, focus_ring
@@ -48,8 +48,8 @@ def _paint(painter: QPainter, widget: QWidget, look: Look, kind: str, text: str)
     painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter), worded(widget, text))
 
 
-class Badge(QWidget):
-    """When a change of a setting acts."""
+class Badge(QLabel):
+    """When a change of a setting acts. A label, so that it is read out."""
 
     def __init__(self, look: Look, kind: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from lemon_tray.buttons import Button, LinkButton
@@ -80,6 +80,10 @@ class BannerSection(Section):
     def show_banner(self, banner: Banner | None) -> None:
         if banner == self.banner:
             return
+        if banner is not None and banner.kind is BannerKind.ERROR and not self._shows(banner):
+            said = QAccessibleAnnouncementEvent(self, banner.title)
+            said.setPoliteness(QAccessible.AnnouncementPoliteness.Assertive)
+            QAccessible.updateAccessibility(said)
         self.banner = banner
         self.setVisible(banner is not None)
         if banner is None:
@@ -111,6 +115,9 @@ class BannerSection(Section):
         self.setAccessibleDescription(banner.text.replace("`", ""))
         self.arrange()
         self.update()
+
+    def _shows(self, banner: Banner) -> bool:
+        return self.banner is not None and self.banner.id == banner.id
 
     def buttons(self) -> list[Button]:
         """The banner's buttons, top to bottom."""

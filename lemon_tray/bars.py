@@ -19,7 +19,7 @@ from PySide6.QtGui import (
     QPen,
     QPixmap,
 )
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtWidgets import QLabel, QToolTip, QWidget
 
 from lemon_tray.buttons import by_keyboard
 from lemon_tray.labels import Run, Text
@@ -59,7 +59,7 @@ def segment_spans(sizes: Sequence[int], total: int, width: float) -> list[tuple[
     return spans
 
 
-class _Stop(QWidget):
+class _Stop(QLabel):
     """One segment or the tick, for keyboard, pointer and screen reader. Draws nothing."""
 
     def __init__(self, bar: MemoryBar, index: int) -> None:
@@ -86,7 +86,7 @@ class _Stop(QWidget):
         self._bar.stop_key(self, event)
 
 
-class MemoryBar(QWidget):
+class MemoryBar(QLabel):
     """The bar itself: segments in their order, the margin's tick, or the reason why nothing is known."""
 
     tip_wanted = Signal(QWidget)

@@ -67,6 +67,9 @@ class Button(QAbstractButton):
     def sizeHint(self) -> QSize:
         return QSize(self.natural_width(), self.look.px(32))
 
+    def minimumSizeHint(self) -> QSize:
+        return self.sizeHint()  # words on buttons are never cut
+
     def focusInEvent(self, event: QFocusEvent) -> None:
         self._ring = by_keyboard(event)
         super().focusInEvent(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QPainter, QPaintEvent, QPixmap
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QLabel, QWidget
 
 from lemon_tray.buttons import IconButton
 from lemon_tray.icons import mark_pixmap
@@ -17,8 +17,8 @@ from lemon_tray.view import Head, Kind
 from lemon_tray.words import translate
 
 
-class MarkView(QWidget):
-    """The mark in the panel's head."""
+class MarkView(QLabel):
+    """The mark in the panel's head. A label, so that it is read out."""
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -36,13 +36,13 @@ class MarkView(QWidget):
         self._head = head
         self.setAccessibleName(head.accessible)
 
-    def pixmap(self) -> QPixmap:
+    def drawn(self) -> QPixmap:
         assert self._head is not None
         return mark_pixmap(self._head.mark, self.width(), self.devicePixelRatioF())
 
     def paintEvent(self, event: QPaintEvent) -> None:
         if self._head is not None:
-            QPainter(self).drawPixmap(0, 0, self.pixmap())
+            QPainter(self).drawPixmap(0, 0, self.drawn())
 
 
 class HeadSection(Section):

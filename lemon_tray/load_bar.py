@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF
 from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QProgressBar, QWidget
 
 from lemon_tray.motion import Motion
 from lemon_tray.paint import rounded
@@ -12,8 +12,11 @@ from lemon_tray.placing import mirrored
 from lemon_tray.theme import Look
 
 
-class LoadBar(QWidget):
-    """How far a load or a download is. Fractions only grow smoothly; an unknown one shows an empty track."""
+class LoadBar(QProgressBar):
+    """How far a load or a download is. Fractions only grow smoothly; an unknown one shows an empty track.
+
+    It is a progress bar for its role and value; the drawing is its own.
+    """
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -21,6 +24,9 @@ class LoadBar(QWidget):
         self._colour = "ink"
         self._goal = 0.0
         self._shown = Motion(self)
+        self.setTextVisible(False)
+        self.setRange(0, 100)
+        self.setValue(0)
 
     def restyle(self) -> None:
         self.update()
@@ -35,6 +41,7 @@ class LoadBar(QWidget):
             return
         forward = goal > self._goal
         self._goal = goal
+        self.setValue(int(goal * 100))
         self._shown.go(goal, self.look.duration(160) if forward else 0, reach=self.width())
 
     def hideEvent(self, event: QHideEvent) -> None:

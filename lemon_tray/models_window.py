@@ -375,7 +375,7 @@ class ModelsWindow(SearchWindow):
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
         whole.setSpacing(0)
-        self.search.setMinimumWidth(self.look.px(200))
+        self.search.setMinimumWidth(self.look.px(120))
         self._top.addWidget(self.search, 1)
         self._top.addStretch(1)
         self._top.addWidget(self.get_models)

@@ -6,7 +6,7 @@ from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QLabel, QWidget
 
 from lemon_tray.labels import Text
 from lemon_tray.paint import draw_glyph, fill_model, rounded
@@ -28,8 +28,8 @@ def slot_size(count: int) -> tuple[float, float]:
     return max(float(SMALLEST[0]), room - gap), gap
 
 
-class _PoolPart(QWidget):
-    """What draws the pool: painted anew, and named anew, when it changes."""
+class _PoolPart(QLabel):
+    """What draws the pool: painted anew, and named anew, when it changes. A label, so that it is read out."""
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from PySide6.QtCore import QRectF, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from lemon_tray.badges import KINDS, BadgeFilter
@@ -254,10 +254,10 @@ class SettingsWindow(SearchWindow):
         top = row_of_window(self.look, 8)
         top.addWidget(self.search, 1)
         top.addSpacing(px(8))
-        show = Text(self.look, Role.SMALL, "ink2")
-        show.show_text(translate("Settings", "Show"))
-        show.setFixedHeight(px(16))
-        top.addWidget(show)
+        self._show = Text(self.look, Role.SMALL, "ink2")
+        self._show.show_text(translate("Settings", "Show"))
+        self._show.setFixedHeight(px(16))
+        top.addWidget(self._show)
         for button in self.filters.values():
             top.addWidget(button)
         right.addLayout(top)
@@ -413,6 +413,13 @@ class SettingsWindow(SearchWindow):
                     current = name
         for name, button in self.side.items():
             button.setChecked(name == current and not self._only_changed)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        # In a language of long words the badges need the room of the word before them.
+        badges = sum(button.width() + self.look.px(8) for button in self.filters.values())
+        room = self.width() - self.look.px(SIDE + 2 * 24 + 180) - badges
+        self._show.setVisible(room >= self._show.natural_width())
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

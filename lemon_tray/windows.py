@@ -30,6 +30,7 @@ def style_sheet(look: Look) -> str:
         f" selection-background-color: {t.switch_on}; selection-color: {t.bg}; }}"
         f"QLineEdit:focus, QPlainTextEdit:focus {{ border: 2px solid {t.ink};"
         f" padding: {px(4) - 1}px {px(8) - 1}px; }}"
+        f"QLineEdit {{ placeholder-text-color: {t.ink2}; }}"
         f"QLineEdit:disabled {{ background: {t.sunk}; color: {t.ink2}; border-color: {t.line}; }}"
         f"QAbstractItemView {{ background: {t.bg}; color: {t.ink}; border: 1px solid {t.edge};"
         f" selection-background-color: {t.hover}; selection-color: {t.ink}; outline: 0; }}"

@@ -18,11 +18,13 @@ from typing import Final
 
 from msgspec.structs import replace
 from PySide6.QtCore import QRect, Qt
-from PySide6.QtGui import QFontDatabase, QImage
+from PySide6.QtGui import QColor, QFontDatabase, QImage, QPainter
 from PySide6.QtWidgets import QApplication, QWidget
 
 from lemon_tray.edits import Edits
 from lemon_tray.engines_window import EnginesWindow
+from lemon_tray.icons import mark_svg, render
+from lemon_tray.log_window import LogWindow
 from lemon_tray.models_window import ModelsWindow
 from lemon_tray.panel import Panel
 from lemon_tray.policies_window import PoliciesWindow
@@ -32,7 +34,10 @@ from lemon_tray.present_policies import present_decision
 from lemon_tray.presenter import model_numbers, present
 from lemon_tray.settings_window import SettingsWindow
 from lemon_tray.theme import DARK, LIGHT, Look
+from lemon_tray.view import Mark
+from lemon_tray.words import use_translator
 from router.settings import schema
+from router.snapshot import Snapshot, Status
 from tests.ui.canned import GIB, NOON, STATES, catalog, routed
 
 ROOT: Final = Path(__file__).parents[2]
@@ -47,8 +52,10 @@ PANELS: Final = {
     "panel-full-dark": ("full", True),
     "panel-engine": ("engine", False),
     "panel-lost": ("lost", True),
+    "panel-lost-light": ("lost", False),
     "panel-cpu": ("cpu", True),
-    "panel-right-to-left": ("right-to-left", False),
+    "panel-downloading": ("downloading", False),
+    "panel-names": ("right-to-left", False),
 }
 
 
@@ -84,15 +91,113 @@ def draw_panels(folder: Path) -> None:
             return QRect(0, 0, 2000, 3000)
 
     readings = last_readings({}, STATES["loading"](), NOON + 240)
-    for name, (state, dark) in PANELS.items():
-        snapshot = STATES[state]()
+
+    def open_panel(snapshot: Snapshot, *, dark: bool, dismissed: frozenset[str] = frozenset()) -> Panel:
         panel = Panel(Look(DARK if dark else LIGHT, motion=False), Edits(), rounded=True)
         panel._screen = TallScreen  # type: ignore[assignment, method-assign]  # the offscreen one is low
         numbers = model_numbers({}, snapshot)
-        panel.show_view(present(snapshot, numbers=numbers, readings=readings, clock=clock))
+        view = present(snapshot, numbers=numbers, readings=readings, clock=clock, dismissed=dismissed)
+        panel.show_view(view)
         panel.open()
+        return panel
+
+    for name, (state, dark) in PANELS.items():
+        panel = open_panel(STATES[state](), dark=dark)
         save(panel, folder / f"{name}.png")
         panel.hide()
+    unknown = STATES["unresolved"]()
+    banner = present(unknown, numbers={}).banner
+    assert banner is not None
+    panel = open_panel(unknown, dark=False, dismissed=frozenset((banner.id,)))
+    panel.pool.details.setChecked(True)
+    app.processEvents()
+    panel.devices.blocks[0].bar.shown_stops()[1].setFocus(Qt.FocusReason.TabFocusReason)
+    save(panel, folder / "panel-focus.png")
+    panel.hide()
+    use_translator(lambda _context, text, _count: HEBREW.get(text, text))
+    app.setLayoutDirection(Qt.LayoutDirection.RightToLeft)
+    of = STATES["loading"]()
+    for dark in (False, True):
+        panel = open_panel(replace(of, feed=()), dark=dark)
+        save(panel, folder / f"panel-right-to-left{'-dark' if dark else ''}.png")
+        panel.hide()
+
+
+MARKS: Final = ((16, 1.0), (22, 1.0), (16, 1.5), (22, 1.5), (16, 2.0), (24, 2.0), (32, 2.0), (48, 2.0))
+"""Size in points and pixels a point."""
+
+
+def draw_icons(folder: Path) -> None:
+    """The mark in its four states at the sizes of trays, on light and dark, at 1, 1.5 and 2 px a point."""
+    QApplication([])
+    marks = (Mark(Status.READY), Mark(Status.LOADING, 3), Mark(Status.WARNING), Mark(Status.ERROR))
+    sheet = QImage(1060, 4 * 116, QImage.Format.Format_RGB32)
+    sheet.fill(QColor("#F2F2EC"))
+    painter = QPainter(sheet)
+    painter.fillRect(530, 0, 530, sheet.height(), QColor("#24251F"))
+    for row, mark in enumerate(marks):
+        for side in (0, 530):
+            x = side + 16
+            for size, ratio in (
+                (16, 1.0),
+                (22, 1.0),
+                (16, 1.5),
+                (22, 1.5),
+                (16, 2.0),
+                (24, 2.0),
+                (32, 2.0),
+                (48, 2.0),
+            ):
+                picture = render(mark_svg(mark), size, ratio)
+                picture.setDevicePixelRatio(1.0)
+                painter.drawPixmap(x, row * 116 + (116 - picture.height()) // 2, picture)
+                x += picture.width() + 24
+    painter.end()
+    sheet.save(str(folder / "icons.png"))
+    print(folder / "icons.png")
+
+
+HEBREW: Final = {
+    "Loading {model} · {percent}": "{model} נטען · {percent}",
+    "LLM pool": "מאגר המודלים",
+    "Details": "פרטים",
+    "{count} loaded": "{count} טעונים",
+    "room for {count}": "מקום ל־{count}",
+    "your limit {count}": "המגבלה שלך {count}",
+    "floor {count}": "רצפה {count}",
+    "Models": "מודלים",
+    "Ready": "מוכן",
+    "Loading on {where}": "נטען על {where}",
+    "Cancel": "ביטול",
+    "of {size}": "מתוך {size}",
+    "pinned": "נעוץ",
+    "host": "מארח",
+    "part": "חלק",
+    "reserved": "שמור",
+    "Free": "פנוי",
+    "Other programs": "תוכנות אחרות",
+    "Live controls": "בקרה חיה",
+    "Autosize the pool": "התאמת גודל המאגר",
+    "Room for every model your policies name": "מקום לכל מודל שכללי הניתוב נוקבים בו",
+    "Auto-evict": "פינוי אוטומטי",
+    "Unload idle models when a device is short": "מודלים בטלים נפרקים כשחסר זיכרון",
+    "Max loaded models": "מספר מודלים מרבי",
+    "Per type, 1 to 16 or no limit": "לכל סוג, 1 עד 16 או ללא הגבלה",
+    "Recent decisions": "החלטות אחרונות",
+    "Nothing yet.": "עדיין אין.",
+}
+"""As much of a language from right to left as a picture of the panel needs."""
+
+LOG: Final = """\
+2026-11-02T14:01:07.112 INFO router.service: Lemon Tray 0.1.0 answers at http://127.0.0.1:13305
+2026-11-02T14:01:07.340 INFO router.devices: Found 2 GPUs: RTX 4090 and RTX 3090, 24.0 GiB each.
+2026-11-02T14:02:11.904 INFO router.residency: Loading Qwen3-8B on CUDA0: needs 9.1 GiB, 22.7 GiB is usable.
+2026-11-02T14:02:15.020 INFO router.residency: Loaded Qwen3-8B on CUDA0 in 3.1 s.
+2026-11-02T14:02:15.377 INFO router.web: POST /v1/chat/completions 200 Qwen3-8B 3472.6 ms
+2026-11-02T14:03:40.018 WARNING router.residency: The worker of Gemma-3-4B ended; 1 request got an error.
+2026-11-02T14:03:40.551 INFO router.residency: Loading Gemma-3-4B on CUDA0: needs 5.2 GiB, 10.9 GiB is usable.
+2026-11-02T14:03:44.700 ERROR router.engines: Gemma-3-4B was not loaded: the file ends within the tensor data.
+"""
 
 
 def draw_windows(folder: Path) -> None:
@@ -120,11 +225,17 @@ def draw_windows(folder: Path) -> None:
         policies.show_snapshot(routed())
         engines = EnginesWindow(look)
         engines.show_snapshot(STATES["fetching"]())
+        log = LogWindow(
+            look, Path("/home/ada/.local/state/lemon-tray/log/lemon-tray.log"), lambda w: w.close()
+        )
+        log._lines.extend(LOG.splitlines())
+        log._fill()
         for name, window, size in (
             ("settings", changed, (920, 1000)),
             ("models", models, (1060, 900)),
             ("policies", policies, (760, 640)),
             ("engines", engines, (760, 360)),
+            ("log", log, (980, 340)),
         ):
             window.resize(*size)
             window.open()
@@ -203,9 +314,12 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--windows"]:
         draw_windows(Path(arguments[1]))
         return 0
+    if arguments[:1] == ["--icons"]:
+        draw_icons(Path(arguments[1]))
+        return 0
     folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    for what, scale in (("--panels", "2"), ("--windows", "1.5")):
+    for what, scale in (("--panels", "2"), ("--windows", "1.5"), ("--icons", "1")):
         environ = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "QT_SCALE_FACTOR": scale}
         command = [sys.executable, "-m", "tests.e2e.shots", what, str(folder)]
         subprocess.run(command, env=environ, cwd=ROOT, check=True)

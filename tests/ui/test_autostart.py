@@ -27,6 +27,7 @@ def test_a_desktop_entry_comes_and_goes(tmp_path: Path) -> None:
     text = entry.path.read_text()
     assert text.startswith("[Desktop Entry]\n")
     assert 'Exec="/opt/Lemon Tray/bin/python" "-m" "lemon_tray" "--hidden"\n' in text
+    assert "TryExec=/opt/Lemon Tray/bin/python\n" in text
     assert [p.name for p in entry.path.parent.iterdir()] == ["lemon-tray.desktop"]
     entry.turn(True)
     entry.turn(False)
