@@ -15,6 +15,7 @@ BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds until the next look at one that does not, by looks in vain."""
 FAULTS: Final = 3
 """So many server errors of one model in a row keep requests away from it for a while."""
+LEAST_BLOCK_S: Final = 2.0
 MAX_BLOCK_S: Final = 60.0
 """The longest that a model is left alone, whatever the provider asks for."""
 
@@ -100,7 +101,10 @@ class Health:
         count = self._faults.pop(model, 0) + 1
         self._faults[model] = count
         if count >= FAULTS:
-            self._block(model, Block(now + min(2.0 ** (count - FAULTS + 1), MAX_BLOCK_S), error, asked=False))
+            self._block(
+                model,
+                Block(now + min(LEAST_BLOCK_S * 2 ** (count - FAULTS), MAX_BLOCK_S), error, asked=False),
+            )
         while len(self._faults) > 1_000:
             del self._faults[next(iter(self._faults))]
 
