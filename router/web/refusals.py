@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from router.errors import BadRequest, RouterError, WorkerDied
+from router.errors import BadRequest, RouterError, TooLarge, WorkerDied
 from router.web.errors import WorkerError
 
 # What an engine says that has no such path.
@@ -34,6 +34,11 @@ def error_of(status: int, body: bytes, *, model: str, path: str) -> RouterError:
             f"The engine that runs {model} does not answer {path}.",
             code="not_supported_by_engine",
             status=501,
+        )
+    if status == 413:  # The embedded engine says no more than that.
+        return TooLarge(
+            f"The request is larger than the engine that runs {model} takes. Send less, for example smaller "
+            "images."
         )
     error = _error_in(body)
     if status == 500:

@@ -77,6 +77,14 @@ async def test_words_of_other_statuses_are_no_fault_of_the_client(status: int) -
     assert error.status == {401: 502, 403: 502, 404: 501, 405: 501, 500: 400}.get(status, status)
 
 
+def test_a_body_that_is_too_large_for_the_engine_says_so() -> None:
+    """The embedded engine gives no reason."""
+    error = error_of(413, b"", model="alpha", path=CHAT)
+    assert error.status == 413
+    assert error.code == "request_too_large"
+    assert "alpha" in error.message
+
+
 async def test_a_number_of_results_below_one_does_not_reach_the_engine() -> None:
     async with site(reply) as s:
         body = {"model": "rank", "query": "q", "documents": ["a"], "top_n": -1}
