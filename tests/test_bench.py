@@ -81,3 +81,12 @@ def test_an_unknown_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_power_is_fitted(power: float) -> None:
     points = [(count, 3.0 * count**power) for count in (1, 10, 100, 1000)]
     assert common.exponent(points) == pytest.approx(power)
+
+
+def test_goals_stand_beside_what_was_measured() -> None:
+    goals = {"headless, MiB, at most 60": 52.5, "tray, requests/s, times LiteLLM's, at least 40": None}
+    done = table.Done("relay", 1.0, {"goals": goals, "medians": {}})
+    assert [(row.what, row.value, row.note) for row in table.rows(done)] == [
+        ("headless, MiB", "52.50", "the goal is at most 60"),
+        ("tray, requests/s, times LiteLLM's", "not measured", "the goal is at least 40"),
+    ]

@@ -59,8 +59,10 @@ class Done(Struct, frozen=True):
 
 
 def _endpoint(n: Numbers) -> Iterator[Row]:
-    for name, ratio in n["ratios"].items():
-        yield Row(name, "not measured" if ratio is None else f"{ratio:.2f}")
+    for text, value in n["goals"].items():
+        # A goal says what is measured, and its bound: "requests/s, times LiteLLM's, at least 80".
+        what, _, bound = text.rpartition(", at ")
+        yield Row(what, "not measured" if value is None else f"{value:.2f}", f"the goal is at {bound}")
     for name, m in n["medians"].items():
         yield Row(
             f"{name}: requests a second",
