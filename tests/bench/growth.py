@@ -91,7 +91,7 @@ def with_streams() -> Points:
             child([*serve, "--models-dir", name], environment) as process,
         ):
             wait_for_url(fake)
-            wait_until_it_answers(own)
+            wait_until_it_answers(own, process)
             relay = Relay("ours", own, process)
             asked(0, "closed", own, 8, 0.5)
             for count in STREAMS:
