@@ -309,6 +309,27 @@ def test_quit_from_the_menu_sets_the_event_and_twice_is_once(
     qloop(flow())
 
 
+def test_a_call_from_outside_ends_the_app_without_a_question(
+    qloop: Run, qapp: QApplication, tmp_path: Path
+) -> None:
+    async def flow() -> None:
+        stage = Stage(qapp, tmp_path, fails=RouterError("the first start fails"))
+        stage.shell.start()
+        await until(lambda: stage.router.calls == ["start"])
+        stage.fails = None
+        await until(lambda: stage.shell.view is not None and stage.shell.view.banner is not None)
+        stage.shell.do(Command(Kind.RETRY_START))
+        await until(lambda: len(stage.routers) == 2)
+        # Of the second router too, which took the place of the failed one.
+        for router in stage.routers:
+            stage.stop.clear()
+            router.on_shutdown()
+            assert stage.stop.is_set()
+        await stage.close()
+
+    qloop(flow())
+
+
 def test_many_snapshots_reach_the_faces_ten_times_a_second_at_most(
     qloop: Run, qapp: QApplication, qtbot: QtBot, tmp_path: Path
 ) -> None:
