@@ -69,6 +69,8 @@ def test_what_a_benchmark_prints_is_read() -> None:
     assert (done.numbers, done.line, done.problem) == ({"a": 1}, "fine\nvery", "")
     assert "cannot be read" in table.read("swap", 1.0, 0, "{oops\n", "").problem
     assert table.read("swap", 1.0, 0, "", "").problem == "exit status 0: it said nothing"
+    failed = "Traceback\n  a line\nRuntimeError: Xvfb did not start\nXvfb wrote:\n  server already running\n"
+    assert table.read("idle", 1.0, 1, "", failed).problem == "exit status 1: RuntimeError: Xvfb did not start"
 
 
 def test_an_unknown_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -205,7 +206,10 @@ def read(name: str, seconds: float, status: int, out: str, err: str) -> Done:
     lines = out.strip().splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith("{")), None)
     if status != 0 or start is None:
-        last = next((line for line in reversed(err.strip().splitlines()) if line.strip()), "it said nothing")
+        said = [line for line in err.strip().splitlines() if line.strip()]
+        # What a child wrote stands after the error as a note.
+        errors = [line for line in said if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line)]
+        last = (errors or said or ["it said nothing"])[-1]
         return Done(name, seconds, problem=f"exit status {status}: {last[:200]}")
     try:
         numbers = json.loads(lines[start])
