@@ -17,7 +17,7 @@ FAULTS: Final = 3
 """So many server errors of one model in a row keep requests away from it for a while."""
 LEAST_BLOCK_S: Final = 2.0
 MAX_BLOCK_S: Final = 60.0
-"""The longest that a model is left alone, whatever the provider asks for."""
+"""Bounds of how long a model is left alone, whatever the provider asks for."""
 
 
 class State(StrEnum):

@@ -32,6 +32,8 @@ MAX_VIA: Final = 8
 KEYRING_S: Final = 20.0
 """How long a keyring may take."""
 CONNECT_S: Final = 10.0
+HASTY_CONNECT_S: Final = 3.0
+"""How long a connection may take to open, and how long where another model may answer instead."""
 LOOK_S: Final = 10.0
 ERROR_S: Final = 10.0
 WAIT_S: Final = 5.0
@@ -127,7 +129,7 @@ class Link:
             is_last = attempt == TRIES
             seen = _Seen()
             try:
-                response = await self._send(url, head, body, seen)
+                response = await self._send(url, head, body, seen, CONNECT_S if patient else HASTY_CONNECT_S)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 if not is_last and _may_repeat(error, seen):
                     if not seen.reused:
@@ -161,7 +163,7 @@ class Link:
             await session.close()
 
     async def _send(
-        self, url: str, head: dict[str, str], body: bytes | bytearray, seen: _Seen
+        self, url: str, head: dict[str, str], body: bytes | bytearray, seen: _Seen, connect_s: float
     ) -> aiohttp.ClientResponse:
         session = await self._open()
         return await session.post(
@@ -171,6 +173,7 @@ class Link:
             data=io.BytesIO(body),
             proxy=await self._proxy(),
             allow_redirects=False,
+            timeout=_timeout(self.provider, connect_s),
             trace_request_ctx=seen,
         )
 
@@ -276,12 +279,17 @@ def _session(provider: Provider, context: ssl.SSLContext | bool) -> aiohttp.Clie
     return aiohttp.ClientSession(
         # How many requests there are at once is bounded by those who ask.
         connector=aiohttp.TCPConnector(ssl=context, limit=0, socket_factory=_socket),
-        timeout=aiohttp.ClientTimeout(
-            total=None, connect=CONNECT_S, sock_connect=CONNECT_S, sock_read=provider.idle_s
-        ),
+        timeout=_timeout(provider, CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         trace_configs=[trace],
         trust_env=False,
+    )
+
+
+def _timeout(provider: Provider, connect_s: float) -> aiohttp.ClientTimeout:
+    """Bounds for opening a connection and for silence; none for the whole, as a stream may be long."""
+    return aiohttp.ClientTimeout(
+        total=None, connect=connect_s, sock_connect=connect_s, sock_read=provider.idle_s
     )
 
 

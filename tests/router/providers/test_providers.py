@@ -309,3 +309,27 @@ async def test_the_proxy_of_the_environment_is_used_if_that_is_wanted(
         monkeypatch.delenv("no_proxy", raising=False)
         await made.add({"name": "cloud", "url": cloud.url, "proxy": wanted}, None)
         assert (len(cloud.looks), len(proxy.looks)) == ((0, 1) if wanted else (1, 0))
+
+
+@pytest.mark.parametrize("patient", [False, True])
+async def test_a_host_that_takes_no_connection_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    """Nobody refuses: nothing comes at all."""
+    monkeypatch.setattr(
+        "router.providers.link.CONNECT_S" if patient else "router.providers.link.HASTY_CONNECT_S", 0.05
+    )
+    async with server() as cloud, providers(tmp_path) as made:
+        await made.add({"name": "cloud", "url": cloud.url}, None)
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", never)
+    async with providers(tmp_path) as made:
+        lease = await made.acquire(made.models["cloud/big"], patient=patient)
+        with pytest.raises(ProviderError) as refused:
+            await lease.remote.post("/v1/chat/completions", (), b"{}")
+        lease.release()
+        assert "did not answer in time" in refused.value.message
+        assert made.views[0].state == State.DOWN
