@@ -6,7 +6,7 @@ Bytes are `int` bytes; `time` fields are Unix seconds; durations end in `_s`.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -293,6 +293,18 @@ class SuggestionView(Struct, frozen=True):
     here: bool = False
 
 
+#: Seconds that loads are told apart by.
+LOAD_BOUNDS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class LoadTimes(Struct, frozen=True):
+    """How long loads took that came to their end: how many up to each of `LOAD_BOUNDS_S` and above the one
+    before it, those above all bounds last; and the seconds of all together."""
+
+    counts: tuple[int, ...] = (0,) * (len(LOAD_BOUNDS_S) + 1)
+    total_s: float = 0.0
+
+
 class Snapshot(Struct, frozen=True):
     """Everything, at one moment. A higher `generation` is a later picture of the same run.
 
@@ -329,6 +341,7 @@ class Snapshot(Struct, frozen=True):
     problems: tuple[str, ...] = ()
     loop_lag_s: float = 0.0
     event_counts: tuple[tuple[str, str, int], ...] = ()
+    load_times: LoadTimes = LoadTimes()
     overridden: dict[str, str] = {}
     ollama_endpoint: str = ""
     providers: tuple[ProviderView, ...] = ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-from router.snapshot import FeedEntry, Severity
+from router.snapshot import LOAD_BOUNDS_S, FeedEntry, LoadTimes, Severity
 
 
 class Feed:
@@ -17,6 +18,8 @@ class Feed:
         self._wall = wall
         self._last_id = 0
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._loads = [0] * (len(LOAD_BOUNDS_S) + 1)
+        self._loads_s = 0.0
 
     def add(
         self,
@@ -43,6 +46,15 @@ class Feed:
         )
         self._entries.append(entry)
         return entry
+
+    def loaded(self, seconds: float) -> None:
+        """Count a load that took so long."""
+        self._loads[bisect.bisect_left(LOAD_BOUNDS_S, seconds)] += 1
+        self._loads_s += seconds
+
+    def load_times(self) -> LoadTimes:
+        """How long all loads took that came to their end."""
+        return LoadTimes(tuple(self._loads), self._loads_s)
 
     def counts(self) -> tuple[tuple[str, str, int], ...]:
         """Code, reason ("" without one) and number of all entries ever added."""

@@ -105,6 +105,7 @@ class Narrator:
         )
 
     def ready(self, resident: Resident) -> None:
+        self._feed.loaded(resident.load_s)
         self._tell_of(
             resident,
             "ready",

@@ -528,6 +528,7 @@ class Router:
             scanned=self._catalog.scanned,
             loop_lag_s=self._lag.worst_s,
             event_counts=reconciler.feed.counts(),
+            load_times=reconciler.feed.load_times(),
             engines=self._engines.views if self._engines is not None else (),
             overridden=dict(self._store.overridden),
             providers=self._providers.views,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from router.snapshot import DeviceView, Snapshot
+from router.snapshot import LOAD_BOUNDS_S, DeviceView, Snapshot
 from router.web.api import RouterApi
 from router.web.health import effective_limits
 from router.web.tally import Tally
@@ -97,6 +98,11 @@ def _state(snapshot: Snapshot) -> Iterator[Metric]:
     for code, reason, count in snapshot.event_counts:
         events.add_metric([code, reason], count)
     yield events
+    loads = HistogramMetricFamily("lemonade_load_seconds", "How long loads took that came to their end.")
+    sums = itertools.accumulate(snapshot.load_times.counts)
+    bounds = (*map(str, LOAD_BOUNDS_S), "+Inf")
+    loads.add_metric([], list(zip(bounds, sums, strict=True)), snapshot.load_times.total_s)
+    yield loads
     yield _gauge(
         "lemonade_loop_lag_seconds", "Worst lag of the event loop in the last minute.", snapshot.loop_lag_s
     )

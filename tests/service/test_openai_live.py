@@ -345,6 +345,7 @@ async def test_clients_that_leave_at_any_moment(
         go.set()
         assert (await chat.create(model="chat", messages=USER, max_tokens=1)).choices
         assert app.told("admit") == ["chat"]
+        assert sum(app.router.snapshot.load_times.counts) == 1
         for stream in (False, True):
             # A long prompt is still being read when its client leaves.
             asked = ask(stream, "word " * 1500)

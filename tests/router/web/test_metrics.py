@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.residency.feed import Feed
 from router.snapshot import DeviceState, DeviceView, PoolView, QueueView
 from tests.router.web.fakes import CHAT, Site, chat, reply, site, snapshot
 
@@ -64,6 +66,22 @@ async def test_requests_and_tokens_are_counted() -> None:
         assert samples["lemonade_tokens_prompt_total", (("model", "alpha"),)] == 6
         assert s.api.leases[0].tokens == 7
         assert not [labels for _, labels in samples if ("model", "unknown-name") in labels]
+
+
+async def test_the_seconds_of_loads_are_a_histogram() -> None:
+    feed = Feed()
+    for seconds in (0.1, 0.5, 0.6, 45.0, 3600.0):
+        feed.loaded(seconds)
+    async with site(reply) as s:
+        samples, _ = await _scrape(s)
+        assert samples["lemonade_load_seconds_count", ()] == 0
+        s.api.publish(snapshot(2, load_times=feed.load_times()))
+        samples, _ = await _scrape(s)
+        told = {le: samples["lemonade_load_seconds_bucket", (("le", le),)] for le in ("0.5", "1.0", "60.0")}
+        assert told == {"0.5": 2, "1.0": 3, "60.0": 4}
+        assert samples["lemonade_load_seconds_bucket", (("le", "+Inf"),)] == 5
+        assert samples["lemonade_load_seconds_count", ()] == 5
+        assert samples["lemonade_load_seconds_sum", ()] == pytest.approx(3646.2)
 
 
 async def test_two_endpoints_do_not_share_counters() -> None:
