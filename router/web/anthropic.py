@@ -21,6 +21,9 @@ PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
 _BLOCKS: Final = frozenset({"text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"})
 _SOURCES: Final = frozenset({"base64", "url"})
 _TOOLS: Final = frozenset({"custom", "function"})
+_END_TURN: Final = "end_turn"
+_DELTA: Final = b"event: message_delta\ndata: "
+_MOST_HELD: Final = 1 << 20
 #: Members that ask for something that only Anthropic's own servers do.
 _ELSEWHERE: Final = ("mcp_servers", "container", "context_management")
 
@@ -180,3 +183,92 @@ def _changed(body: Body, asked: _Asked) -> bytes:
         told = {"enable_thinking": thinks, **(given if isinstance(given, dict) else {})}
         members["chat_template_kwargs"] = Raw(msgspec.json.encode(told))
     return msgspec.json.encode(members)
+
+
+def told_stop(answer: bytes) -> bytes:
+    """A whole answer that says why it stopped: the engine calls a stop sequence the end of the turn."""
+    try:
+        members = msgspec.json.decode(answer, type=dict[str, Raw])
+        stop = msgspec.json.decode(members.get("stop_sequence", Raw(b"null")))
+        if stop is None or msgspec.json.decode(members["stop_reason"]) != _END_TURN:
+            return answer
+    except (msgspec.MsgspecError, KeyError, RecursionError):
+        return answer
+    members["stop_reason"] = Raw(b'"stop_sequence"')
+    return msgspec.json.encode(members)
+
+
+class Mender:
+    """Passes a stream of the engine's on, event by event, and sets right what clients stumble over.
+
+    Each stream begins with `message_start`, also one that ends before its first piece of text; and with
+    `stops` it tells a stop sequence from the end of a turn. What is not written as the engine writes it
+    passes as it is.
+    """
+
+    def __init__(self, model: str, *, stops: bool) -> None:
+        self._model = model
+        self._stops = stops
+        self._held = b""
+        self._is_first = True
+        self._is_plain = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that may go on: whole events."""
+        if self._is_plain:
+            return data
+        self._held += data
+        if b"\r" in data or len(self._held) > _MOST_HELD:
+            return self.flush()
+        end = self._held.rfind(b"\n\n")
+        if end < 0:
+            return b""
+        events, self._held = self._held[: end + 2], self._held[end + 2 :]
+        made = b"".join([self._mended(event + b"\n\n") for event in events[:-2].split(b"\n\n")])
+        if not self._stops and not self._is_first:
+            self._is_plain = True
+            made, self._held = made + self._held, b""
+        return made
+
+    def flush(self) -> bytes:
+        """Give up on the rest: the bytes held back."""
+        self._is_plain = True
+        held, self._held = self._held, b""
+        return held
+
+    def _mended(self, event: bytes) -> bytes:
+        start = b""
+        if self._is_first and b"data:" in event:
+            self._is_first = False
+            if event.startswith(b"event: message_delta"):
+                start = _start(self._model)
+        if self._stops and event.startswith(_DELTA):
+            return start + _told_delta(event)
+        return start + event
+
+
+def _start(model: str) -> bytes:
+    message: dict[str, Any] = {
+        "id": "msg_0",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": model,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }
+    data = msgspec.json.encode({"type": "message_start", "message": message})
+    return b"event: message_start\ndata: %b\n\n" % data
+
+
+def _told_delta(event: bytes) -> bytes:
+    try:
+        value = msgspec.json.decode(event[len(_DELTA) :])
+        delta = value["delta"]
+        if delta["stop_reason"] != _END_TURN or delta.get("stop_sequence") is None:
+            return event
+        delta["stop_reason"] = "stop_sequence"
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError):
+        return event
+    return _DELTA + msgspec.json.encode(value) + b"\n\n"

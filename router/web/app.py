@@ -330,7 +330,7 @@ class Endpoint:
         return self.url
 
     async def listen_also(self, port: int) -> None:
-        """Answer at a second port of this machine, too; 0: at none. `second` tells whether it could be had."""
+        """Answer at a second port of this machine, too; 0: at none. `second` tells how that went."""
         await self.second.move(port, self.url, self.port)
 
     async def stop(self, grace_s: float = 5.0) -> None:

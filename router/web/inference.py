@@ -124,6 +124,20 @@ class _Job(Struct):
         """How the policy chose, if there is one and the client asks for it."""
         return self.route.trace() if self.route is not None and self.fields.route_trace is True else None
 
+    @property
+    def stops(self) -> bool:
+        """Whether it is a request in Anthropic's form that names texts to stop at."""
+        return self.kind is MESSAGES and _given(self.fields.stop_sequences)
+
+    def splices(self) -> list[FirstEvent | anthropic.Mender]:
+        """What is changed in a stream on its way, in this order."""
+        made: list[FirstEvent | anthropic.Mender] = []
+        if self.kind is MESSAGES:
+            made.append(anthropic.Mender(self.name, stops=self.stops))
+        if (trace := self.trace()) is not None:
+            made.append(FirstEvent(ROUTE_MEMBER, trace))
+        return made
+
 
 class Inference:
     """The handlers of the calls that a model answers."""
@@ -331,17 +345,18 @@ class Inference:
         return await self._pass_whole(request, job, stream, exchange)
 
     async def _pass_stream(self, job: _Job, stream: EventStream, exchange: Exchange) -> tuple[Answer, Usage]:
-        trace = job.trace()
-        splice = FirstEvent(ROUTE_MEMBER, trace) if trace is not None else None
+        splices = job.splices()
         response = await stream.start(exchange.headers())
         try:
             while data := await exchange.read():
-                if splice is not None:
+                for splice in splices:
                     data = splice.feed(data)
-                    if not data:
-                        continue
-                await stream.write(data)
-            if splice is not None and (held := splice.flush()):
+                if data:
+                    await stream.write(data)
+            held = b""
+            for splice in splices:
+                held = splice.feed(held) + splice.flush()
+            if held:
                 await stream.write(held)
         except (UpstreamError, RouterError):
             # After its last event only the connection's own end was missing.
@@ -372,6 +387,8 @@ class Inference:
                     body = await self._turned_back(job.back, body)
                 elif job.base64 and embeddings.has_numbers(body):
                     body = await self._in_base64(body)
+                elif job.stops:
+                    body = anthropic.told_stop(body)
                 headers = self._headers(job, exchange)
                 return respond.whole(request, _with_trace(body, job), headers), usage
             held.append(data)

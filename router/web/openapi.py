@@ -100,8 +100,8 @@ def document(calls: Iterable[Call]) -> dict[str, Any]:
         "info": {
             "title": "Lemon Tray",
             "version": __version__,
-            "description": "Everything below /v1 is also below /api/v1, /v0 and /api/v0. Errors have the form "
-            "of OpenAI's, at /v1/messages of Anthropic's, and at Ollama's calls of Ollama's. A stream that "
+            "description": "Everything below /v1 is also below /api/v1, /v0 and /api/v0. Errors have the "
+            "form of OpenAI's, at /v1/messages of Anthropic's, at Ollama's calls of Ollama's. A stream that "
             "fails after its headers ends with an event, or a line, that holds an error.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

@@ -64,6 +64,7 @@ class Fields(Struct, frozen=True):
     route_trace: bool | UnsetType | None = UNSET
     keep_alive: str | int | float | UnsetType | None = UNSET
     encoding_format: str | UnsetType | None = UNSET
+    stop_sequences: Raw | UnsetType = UNSET
     top_n: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
 
     @property

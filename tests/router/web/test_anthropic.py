@@ -20,7 +20,7 @@ from router.errors import (
     TooLarge,
     Unavailable,
 )
-from router.web.anthropic import mended
+from router.web.anthropic import Mender, mended, told_stop
 from router.web.options import WebOptions
 from router.web.shapes import ANTHROPIC, OLLAMA, OPENAI, body_of, shape_of
 from tests.router.web.fakes import Peer, Script, Site, site
@@ -328,6 +328,67 @@ async def test_what_the_engine_would_leave_out_is_refused_by_name(given: dict[st
     with pytest.raises(BadRequest) as caught:
         await changed(**given)
     assert caught.value.param == param
+
+
+# Streams
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def passed(data: bytes, size: int = 1 << 20, *, stops: bool = True) -> bytes:
+    mender = Mender("m", stops=stops)
+    return b"".join(map(mender.feed, pieces(data, size))) + mender.flush()
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    parts = [
+        f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n" for event in events
+    ]
+    return "".join(parts).encode()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_a_stop_sequence_is_told_from_the_end_of_the_turn(size: int) -> None:
+    def stream(reason: str, sequence: str | None) -> bytes:
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        last = {"type": "message_delta", "delta": delta, "usage": USAGE}
+        return b": a comment\n\n" + sse(started(), last, {"type": "message_stop"})
+
+    assert passed(stream("end_turn", "weather"), size) == stream("stop_sequence", "weather")
+    for kept in (stream("end_turn", None), stream("max_tokens", "x"), stream("tool_use", None)):
+        assert passed(kept, size) == kept
+    assert passed(stream("end_turn", "weather"), size, stops=False) == stream("end_turn", "weather")
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_stream_without_its_first_event_gets_one(stops: bool) -> None:
+    made = passed(sse(*ended("end_turn")), 5, stops=stops)
+    first, rest = made.split(b"\n\n", 1)
+    assert rest == sse(*ended("end_turn"))
+    assert first.startswith(b"event: message_start\n")
+    assert json.loads(first.partition(b"data: ")[2])["message"]["model"] == "m"
+
+
+@pytest.mark.fault("F28")
+def test_what_is_written_otherwise_passes_as_it_is() -> None:
+    for data in (
+        sse(started(), *ended("end_turn")).replace(b"\n", b"\r\n"),
+        b"data: x\n\nevent: message_delta\ndata: {nonsense\n\nevent: message_delta\ndata: [1]\n\nrest",
+        sse(started()) + b"event: content_block_delta\ndata: " + b"x" * (3 << 20),
+    ):
+        for size in (3 << 10, 1 << 22):
+            assert passed(data, size) == data
+
+
+def test_a_whole_answer_tells_why_it_stopped() -> None:
+    def whole(reason: str, sequence: str | None) -> bytes:
+        return json.dumps({"stop_reason": reason, "stop_sequence": sequence}, separators=(",", ":")).encode()
+
+    assert told_stop(whole("end_turn", "x")) == whole("stop_sequence", "x")
+    for kept in (whole("end_turn", None), whole("max_tokens", "x"), b"{}", b"[", b"[1]"):
+        assert told_stop(kept) == kept
 
 
 async def test_a_large_request_is_changed_off_the_loop() -> None:
