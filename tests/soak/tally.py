@@ -69,10 +69,11 @@ class Tally:
 
     def refuse(self, code: str, model: str, misdeed: str, began: float, ended: float) -> None:
         """A request was answered with an error, or its stream ended with one."""
+        if misdeed == "die":
+            # Whatever came of the request itself, such as another try that was refused.
+            self.kills.append(Kill(model, began, ended))
         if code in ASKED_FOR.get(misdeed, ()):
             self.misdone[misdeed] += 1
-            if misdeed == "die":
-                self.kills.append(Kill(model, began, ended))
         elif code == "worker_died":
             self.cuts.append(Cut(model, began, ended))
         elif code in REFUSALS:

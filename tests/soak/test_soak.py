@@ -181,6 +181,9 @@ def test_requests_are_counted_under_one_heading() -> None:
     assert dict(tally.refused) == {"queue_full": 1, "server_error": 1}
     tally.refuse("worker_died", "elm", "die", 4.0, 5.0)
     assert tally.misdone["die"] == 1
+    # One that let its worker die, was tried again, and refused then.
+    tally.refuse("unloaded", "demo", "die", 9.0, 9.4)
+    assert tally.unexplained(choices.POLICIES) == []
 
 
 def test_growth_is_a_slope() -> None:
