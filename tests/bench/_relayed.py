@@ -1,18 +1,21 @@
 """The router that the relay benchmark measures: the real one, with one fake engine behind all its models.
 
-`_relayed.py PORT serve ...` runs it without a screen, `_relayed.py PORT` in the tray app, whose panel is
-painted anew ten times a second; how many times, it writes into the file that PAINTED names. Loads start no
-process: the worker is the engine that listens on PORT.
+`_relayed.py PORT serve ...` runs it without a screen, `_relayed.py PORT` in the tray app, whose panel is open
+and shows other readings of memory ten times a second; how many times it was painted, it writes into the file
+that PAINTED names. Loads start no process: the worker is the engine that listens on PORT.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from lemon_tray.__main__ import main
 from router.engines.base import Exit, WorkerSpec
@@ -20,6 +23,8 @@ from router.engines.llama import LlamaEngine
 from router.service import Router
 
 PAINT_S = 0.1
+#: Bytes by which memory moves each time: about a pixel of a bar, and a digit of its text.
+STEP = 100 << 20
 
 
 class FakeWorker:
@@ -41,8 +46,8 @@ class FakeWorker:
         return True
 
 
-async def paint(count: list[int]) -> None:
-    """Paint every window anew, ten times a second, and count what was painted."""
+async def paint(router: Router, count: list[int]) -> None:
+    """Move the readings of memory, ten times a second, and count how often the panel was painted for it."""
     from PySide6.QtCore import QEvent, QObject
     from PySide6.QtWidgets import QApplication
 
@@ -54,15 +59,21 @@ async def paint(count: list[int]) -> None:
 
     app = QApplication.instance()
     assert isinstance(app, QApplication)
+    # Of the windows' own events only: a look at each event of each widget would be most of the cost.
     counter, watched = Counter(), set[QObject]()
-    while True:
+    readings = router._residency.readings
+    for turn in itertools.count():
+        moved = [
+            structs.replace(reading, free=max(0, (reading.free or 0) - (turn % 50) * STEP))
+            for reading in readings
+        ]
+        router._observe(tuple(moved), True)
         for window in app.topLevelWidgets():
             if window.isVisible():
                 if window not in watched:
-                    # Of its own events only: a look at each event of each widget would be most of the cost.
                     watched.add(window)
                     window.installEventFilter(counter)
-                window.update()  # and with it all that is in it
+                window.update()
         if told := os.environ.get("PAINTED"):
             Path(told).write_text(str(count[0]))
         await asyncio.sleep(PAINT_S)
@@ -87,7 +98,7 @@ def run(arguments: list[str]) -> int:
 
         async def begin_and_paint(self: Router) -> None:
             await begin(self)
-            tasks.add(asyncio.create_task(paint(painted)))
+            tasks.add(asyncio.create_task(paint(self, painted)))
 
         Router.start = begin_and_paint  # type: ignore[method-assign]  # in this process only
         end = Router.stop

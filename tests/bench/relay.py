@@ -2,12 +2,13 @@
 
 All stand before one fake engine that answers at once: direct, nginx (no buffering, one worker), LiteLLM's
 proxy (one worker), this router under uvloop without a screen, and this router in the tray app, offscreen,
-with every window painted anew ten times a second. What relays has one core; the engine and what asks share a
-second one. All are there all the time and are measured in turn, while the others stand still, so that a
-change of the machine's mood meets all alike; a ratio is the median over the rounds of one round's ratios.
-The engine and what asks are Python, and limit what direct and nginx reach: there, compare the processor time.
-LiteLLM is measured if `LITELLM` names its program or the virtual environment `litellm` is in the folder that
-tests keep things in; nginx if it is installed. `ROUNDS` is how often all are measured, five times if not set.
+with its panel open and following readings that move ten times a second. What relays has one core; the engine
+and what asks share a second one. All are there all the time and are measured in turn, while the others stand
+still, so that a change of the machine's mood meets all alike; a ratio is the median over the rounds of one
+round's ratios. The engine and what asks are Python, and limit what direct and nginx reach: there, compare the
+processor time. LiteLLM is measured if `LITELLM` names its program or the virtual environment `litellm` is in
+the folder that tests keep things in; nginx if it is installed. `ROUNDS` is how often all are measured, five
+times if not set.
 """
 
 from __future__ import annotations
