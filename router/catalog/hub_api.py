@@ -167,6 +167,8 @@ class Hub:
 
         # Else it asks the hub for a list of programs that it may be used by, to tell which one asks.
         constants.HF_HUB_DISABLE_TELEMETRY = True
+        # It has a line for each request, with the address.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
         api = HfApi(self.endpoint, token or False, library_name="lemon-tray", library_version=__version__)
         repo, revision = reference.repo, reference.revision
         try:

@@ -573,7 +573,10 @@ class Router:
         if near:
             hint = f"Did you mean {' or '.join(near)}?"
         elif not self._catalog.models:
-            hint = f"There are no models yet: put a GGUF file into {self._paths.models_dir}."
+            hint = (
+                f"There are no models yet: put a GGUF file into {self._paths.models_dir}, or fetch one: "
+                "lemon-tray pull owner/repo:Q4_K_M"
+            )
         else:
             hint = "GET /v1/models lists them."
         return ModelNotFound(f"There is no model {name}.", param="model", hint=hint)
