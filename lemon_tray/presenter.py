@@ -7,6 +7,7 @@ space.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from router.snapshot import NoticeView, ResidentState, ResidentView, Snapshot, S
 from router.units import NBSP
 
 FEED_ROWS: Final = 30
+_UNIT: Final = re.compile(r"(\d) (GiB|MiB|ms|s|%)(?!\w)")
 
 
 def model_numbers(known: Mapping[str, int], snapshot: Snapshot) -> dict[str, int]:
@@ -174,7 +176,7 @@ def _feed(snapshot: Snapshot, clock: Clock) -> tuple[FeedRow, ...]:
         names = sorted(known, key=len, reverse=True)
     rows = []
     for entry in newest:
-        text = plain(entry.message, 200)
+        text = _UNIT.sub(rf"\1{NBSP}\2", plain(entry.message, 200))
         for name in names:
             text = text.replace(name, isolated(name))
         rows.append(FeedRow(id=entry.id, time=clock(entry.time), text=text, severity=entry.severity))

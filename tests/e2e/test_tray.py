@@ -233,7 +233,7 @@ def with_keyboard(desktop: Desktop, title: str) -> Window:
 @pytest.mark.fault("F27")
 def test_windows_open_from_the_menu_and_a_setting_follows_the_endpoint(desktop: Desktop) -> None:
     app = desktop.app("--hidden", *SIMULATED).ready()
-    for title, row in (("Log", 3), ("Engines", 5), ("Policies", 6), ("Models", 7)):
+    for title, row in (("Log", 3), ("Engines", 5), ("Policies", 6), ("Get models", 7), ("Models", 8)):
         choose(desktop, row)
         with_keyboard(desktop, title)
         desktop.key("Escape")
