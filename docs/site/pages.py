@@ -73,6 +73,7 @@ def calls_page() -> str:
     meanings = {
         name.removeprefix("Error"): found["description"]
         for name, found in described["components"]["responses"].items()
+        if name.startswith("Error")  # Those of the other protocols mean the same.
     }
     parts = [
         "# Calls",
