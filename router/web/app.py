@@ -309,6 +309,7 @@ class Endpoint:
                 "lingering_time": _LINGER_S,
                 "auto_decompress": False,
                 "keepalive_timeout": self._parts.options.idle_client_s,
+                "unread_s": self._parts.options.unread_s,
             }
 
             plain = _plain_handlers(self._parts)

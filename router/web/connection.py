@@ -47,6 +47,7 @@ class Connection(web.RequestHandler):
     Args:
         plain: who answers requests in plain form, by the path and the line that asks for it.
         crowd: all connections.
+        unread_s: how long an answer may wait for its client to read on.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Connection(web.RequestHandler):
         "_is_theirs",
         "_plain",
         "_task",
+        "_unread_s",
         "_wanted",
     )
 
@@ -67,11 +69,13 @@ class Connection(web.RequestHandler):
         *,
         plain: Mapping[bytes, tuple[str, PlainHandler]],
         crowd: Crowd,
+        unread_s: float,
         **choices: Any,
     ) -> None:
         super().__init__(manager, **choices)
         self._plain = plain
         self._crowd = crowd
+        self._unread_s = unread_s
         self._task: asyncio.Task[None] | None = None
         #: What has come and waits: a request that is not whole, or what follows the one being answered.
         self._ahead = bytearray()
@@ -133,6 +137,20 @@ class Connection(web.RequestHandler):
         if self._task is not None:  # aiohttp does not know that it is busy.
             self._stay()
         super()._process_keepalive()
+
+    async def _drain_helper(self) -> None:
+        # Whoever has stopped reading, a program that was suspended for example, would keep its model busy for
+        # good: that model's slot, and its place in memory.
+        ending = self._loop.call_later(self._unread_s, self._end_unread)
+        try:
+            await super()._drain_helper()
+        finally:
+            ending.cancel()
+
+    def _end_unread(self) -> None:
+        log.info("A client has read nothing for %g s; its connection is closed", self._unread_s)
+        if self.transport is not None:
+            self.transport.abort()
 
     async def drained(self) -> None:
         """Wait until the client has read enough.

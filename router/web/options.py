@@ -25,6 +25,7 @@ class WebOptions(Struct, frozen=True):
         max_idle: idle connections kept for one worker.
         max_clients: connections of clients; 0 for as many as the process can hold.
         idle_client_s: how long a client may be connected without asking for anything.
+        unread_s: how long a client may leave unread what was sent, before nothing more is kept for it.
         slowest_upload: bytes a second that a request body must come at, on the whole.
     """
 
@@ -44,4 +45,5 @@ class WebOptions(Struct, frozen=True):
     max_idle: int = 128
     max_clients: int = 0
     idle_client_s: float = 75.0
+    unread_s: float = 300.0
     slowest_upload: int = 4 << 10

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -11,7 +13,7 @@ import pytest
 from router.web import crowd
 from router.web.crowd import Crowd
 from router.web.options import WebOptions
-from tests.router.web.fakes import CHAT, SAFETY_S, Client, Peer, Site, chat, reply, site
+from tests.router.web.fakes import CHAT, SAFETY_S, Answer, Client, Peer, Site, chat, reply, site, snapshot
 
 FEW = WebOptions(silence_s=30.0, stalled_client_s=0.2, max_clients=10)
 QUICK = WebOptions(silence_s=30.0, stalled_client_s=0.2, idle_client_s=0.05)
@@ -133,6 +135,71 @@ async def test_a_body_that_comes_byte_by_byte_is_given_up() -> None:
         answer = await answering
         assert (answer.status, answer.error["code"]) == (408, "upload_stalled")
         assert s.endpoint._parts.bodies.held == 0
+
+
+def _narrow(client: Client) -> None:
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+
+
+@pytest.mark.parametrize("path", [CHAT, CHAT + "?x"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_reads_no_more_does_not_keep_its_model_busy(path: str, stream: bool) -> None:
+    left = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        if stream:
+            await peer.begin_stream()
+        else:
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await (peer.chunk if stream else peer.send)(b"data: " + b"x" * 65000 + b"\n\n")
+        left.set()
+
+    options = WebOptions(silence_s=30.0, unread_s=0.05)
+    async with site(script, options) as s, s.client() as client:
+        _narrow(client)
+        await client.send("POST", path, chat(stream))
+        async with asyncio.timeout(SAFETY_S):
+            await left.wait()
+            await s.api.leases[0].released.wait()
+
+
+async def test_a_subscriber_that_reads_no_more_makes_place_for_others() -> None:
+    wide = {"settings": {"filler": "x" * 500_000}}
+    options = WebOptions(snapshots_s=0.0, keep_alive_s=30.0, unread_s=0.05, max_subscribers=1)
+    async with site(reply, options) as s, s.client() as client:
+        _narrow(client)
+        await client.send("GET", "/v1/events")
+        async with asyncio.timeout(SAFETY_S):
+            generation = 2
+            while not s.api.unsubscribed.is_set():
+                s.api.publish(snapshot(generation, **wide))
+                generation += 1
+                await asyncio.sleep(0.001)
+        async with s.client() as other:
+            await other.send("GET", "/v1/events")
+            assert (await other.answer(lambda a: b"snapshot" in a.body)).status == 200
+
+
+async def test_who_reads_slowly_is_served_to_the_end() -> None:
+    total = 4 << 20
+
+    async def script(peer: Peer) -> None:
+        await peer.begin_stream()
+        for _ in range(total >> 16):
+            await peer.chunk(b"x" * (1 << 16))
+        await peer.chunk(b"\n\ndata: [DONE]\n\n")
+        await peer.end_stream()
+
+    async with site(script, WebOptions(silence_s=30.0, unread_s=SAFETY_S)) as s, s.client() as client:
+        _narrow(client)
+        await client.send("POST", CHAT, chat(stream=True))
+        answer = Answer()
+        while not answer.whole:
+            answer.feed(await client.reader.read(5000))
+            await asyncio.sleep(0)
+        assert len(answer.body) == total + len(b"\n\ndata: [DONE]\n\n")
 
 
 class Guest:
