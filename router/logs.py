@@ -55,10 +55,16 @@ def redact(text: str) -> str:
     """The text without secrets: those told to `hide`, and what looks like a key or a password."""
     for secret in _hidden:
         text = text.replace(secret, HIDDEN)
-    lower = text.lower()
-    if not any(telltale in lower for telltale in _TELLTALES):
+    if not _has_telltale(text.lower()):
         return text
     return _SECRETS.sub(lambda match: match["before"] + HIDDEN, text)
+
+
+def _has_telltale(text: str) -> bool:
+    for telltale in _TELLTALES:  # noqa: SIM110  # `any` takes twice as long, and each line comes here
+        if telltale in text:
+            return True
+    return False
 
 
 class _Line(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
@@ -33,7 +34,6 @@ from router.web.ollama_calls import ollama_calls
 from router.web.ollama_pulls import OllamaPulls
 from router.web.openapi import document
 from router.web.options import WebOptions
-from router.web.plain import PlainRequest
 from router.web.ports import open_sockets
 from router.web.providers import ProviderCalls
 from router.web.relay import Relay
@@ -164,12 +164,7 @@ def _plain_handlers(parts: _Parts) -> dict[bytes, tuple[str, PlainHandler]]:
     """The calls that are answered without aiohttp if they come in plain form, by the line that asks."""
 
     def handler(kind: Kind) -> PlainHandler:
-        handle = parts.inference.handler(kind)
-
-        async def answer(request: PlainRequest) -> Answer:
-            return await _guard(parts, request, handle)
-
-        return answer
+        return functools.partial(_guard, parts, handler=parts.inference.handler(kind))
 
     return {
         f"{hdrs.METH_POST} {prefix}{path} HTTP/1.1".encode("ascii"): (f"{prefix}{path}", handler(kind))

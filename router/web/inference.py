@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -162,10 +162,7 @@ class Inference:
     def handler(self, kind: Kind) -> Callable[[Asking], Awaitable[Answer]]:
         """The handler of one call."""
 
-        async def handle(request: Asking) -> Answer:
-            return await self._handle(request, kind)
-
-        return handle
+        return functools.partial(self._handle, kind=kind)
 
     async def translated(self, request: Asking, turned: Turned) -> Answer:
         """Answer a request of another protocol, which has been put into OpenAI's form."""
@@ -247,11 +244,12 @@ class Inference:
         Raises:
             GivesWay: another candidate is to answer.
         """
-        with contextlib.suppress(NotReached):
+        try:
             return await self._attempt(request, job, stream)
-        # Its process died between the grant and the request, or nobody listens there any more. Nothing was
-        # sent: ask anew, once.
-        stream.reprieve()
+        except NotReached:
+            # Its process died between the grant and the request, or nobody listens there any more. Nothing
+            # was sent: ask anew, once.
+            stream.reprieve()
         try:
             return await self._attempt(request, job, stream)
         except NotReached as exc:
@@ -267,7 +265,7 @@ class Inference:
         exchange = exchange_with(self._relay, lease.worker)
         self._running[exchange] = stream
         try:
-            with self._ended_by_cut(lease, exchange, stream):
+            with _EndedByCut(lease, exchange, stream, self._options.stalled_client_s):
                 try:
                     await exchange.send(job.kind.path, request.raw_headers, job.body)
                     if exchange.status >= 400 and job.fields.encoding_format is not UNSET:
@@ -443,23 +441,6 @@ class Inference:
             body += data
         return refusals.error_of(exchange.status, body, model=job.name, path=job.kind.shown)
 
-    @contextlib.contextmanager
-    def _ended_by_cut(self, lease: Lease, exchange: Exchange, stream: EventStream) -> Iterator[None]:
-        """While it lasts, the lease's cut ends the exchange, and a client that does not read ends with it."""
-        over = False
-
-        def end(cut: asyncio.Future[str]) -> None:
-            if not over and not cut.cancelled():
-                exchange.fail(_cut(lease, cut.result()))
-                stream.expire(self._options.stalled_client_s)
-
-        lease.cut.add_done_callback(end)
-        try:
-            yield
-        finally:
-            over = True
-            lease.cut.remove_done_callback(end)
-
     async def _death(self, worker: Worker) -> Exit | None:
         """How the worker ended, or None if it still runs."""
         await asyncio.wait([worker.exited], timeout=self._options.death_s)
@@ -473,9 +454,35 @@ class Inference:
         return WorkerDied(f"The answer of {lease.model.name} is not complete. {failure}", code=code)
 
 
+class _EndedByCut:
+    """While it lasts, the lease's cut ends the exchange, and a client that does not read ends with it."""
+
+    __slots__ = ("_exchange", "_lease", "_over", "_stalled_s", "_stream")
+
+    def __init__(self, lease: Lease, exchange: Exchange, stream: EventStream, stalled_s: float) -> None:
+        self._lease = lease
+        self._exchange = exchange
+        self._stream = stream
+        self._stalled_s = stalled_s
+        self._over = False
+
+    def __enter__(self) -> None:
+        self._lease.cut.add_done_callback(self._end)
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._lease.cut.remove_done_callback(self._end)
+
+    def _end(self, cut: asyncio.Future[str]) -> None:
+        if not self._over and not cut.cancelled():
+            self._exchange.fail(_cut(self._lease, cut.result()))
+            self._stream.expire(self._stalled_s)
+
+
 def _require(fields: Fields, kind: Kind) -> None:
     for names in kind.needs:
-        if not any(_given(getattr(fields, name)) for name in names):
+        # Written out: this runs for each request, and nearly always the first name is there.
+        if not _given(getattr(fields, names[0])) and not any(_given(getattr(fields, n)) for n in names[1:]):
             raise BadRequest(f"`{names[0]}` is missing.", param=names[0])
     if "messages" in kind.needs[0] and not fields.messages:
         raise BadRequest("`messages` is empty.", param="messages")

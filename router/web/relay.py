@@ -363,7 +363,9 @@ class Exchange:
 
     async def _attempt(self, head: bytes, body: bytes | bytearray, *, fresh: bool) -> None:
         self._drop()
-        connection = await self._relay.connection(self._worker, fresh=fresh)
+        connection = None if fresh else self._relay.kept(self._worker)
+        if connection is None:
+            connection = await self._relay.connection(self._worker)
         self._connection = connection
         if self._failure is not None:
             raise self._failure
@@ -433,19 +435,22 @@ class Relay:
         """A new exchange with a worker. Close it when done."""
         return Exchange(self, worker)
 
-    async def connection(self, worker: Worker, *, fresh: bool) -> WorkerConnection:
-        """A connection that was kept or, with `fresh` or if there is none, a new one.
-
-        Raises:
-            NotReached: the worker takes none.
-        """
-        address = (worker.host, worker.port)
-        idle = self._idle.get(address)
-        while idle and not fresh:
+    def kept(self, worker: Worker) -> WorkerConnection | None:
+        """A connection that was kept, if there is one."""
+        idle = self._idle.get((worker.host, worker.port))
+        while idle:
             connection = idle.pop()
             if connection.usable:
                 connection.used = True
                 return connection
+        return None
+
+    async def connection(self, worker: Worker) -> WorkerConnection:
+        """A new connection.
+
+        Raises:
+            NotReached: the worker takes none.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_s):
