@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterator
 from subprocess import Popen
 
 from _common import PATIENCE_S, PYTHON, child, clean_environment, cpu_s, family, memory, often, report
+
+from tests.e2e.desktop import free_port, virtual_screen
 
 SETTLE_S = often(10, 1)
 MEASURE_S = often(60, 2)
@@ -25,23 +26,12 @@ MIB = 1 << 20
 @contextlib.contextmanager
 def screen(environment: dict[str, str]) -> Iterator[None]:
     """Put the environment on a new virtual screen."""
-    command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1280x800x24", "-nolisten", "tcp"]
-    with child(command, environment) as server:
-        assert server.stdout is not None
-        number = server.stdout.readline().strip()
-        if not number:
+    with virtual_screen("1280x800x24", environment) as (_, display):
+        if display == ":":
             raise RuntimeError("Xvfb did not start")
-        environment["DISPLAY"] = f":{number}"
+        environment["DISPLAY"] = display
         environment["QT_QPA_PLATFORM"] = "xcb"
         yield
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_until_live(process: Popen[str], port: int) -> None:
