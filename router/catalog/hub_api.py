@@ -154,7 +154,6 @@ class Hub:
 
     def _ask(self, reference: Reference, token: str) -> Listing:
         # Half a second of imports, for those who pull only.
-        import httpx2
         from huggingface_hub import constants
         from huggingface_hub.errors import (
             GatedRepoError,
@@ -195,7 +194,8 @@ class Hub:
             raise self._answered(
                 reference, error.response.status_code, error.response.headers, token
             ) from error
-        except (httpx2.HTTPError, OSError, ValueError) as error:
+        except Exception as error:  # Whatever its HTTP client raises, which is another one every few years.
+            log.debug("Asking the hub failed", exc_info=error)
             raise RouterError(
                 f"The hub at {self._shown} could not be asked about {repo}: {_words(error)}.",
                 code="hub_unreachable",

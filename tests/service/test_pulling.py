@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -16,10 +17,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from router.catalog.hub_api import TOKEN_NAME
 from router.cli.main import main
 from router.errors import BadRequest, Conflict, Forbidden, NotFound, RouterError
 from router.paths import Paths
 from router.service import Router
+from router.settings import keyring as keyrings
 from tests.service.live import PATIENCE_S, Live
 from tests.support import gguf
 from tests.support.hub import COMMIT, LocalHub, local_hub, sha256
@@ -313,3 +316,40 @@ async def test_a_command_asks_the_router_that_runs(
         assert (code, "not being downloaded" in err) == (1, True)
         code, out, _ = await run("delete", NAME)
         assert (code, out.startswith(f"{NAME} is deleted")) == (0, True)
+
+
+class Keyring:
+    """A keyring in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.kept[username] = password
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.kept.get(username)
+
+    def delete_password(self, service: str, username: str) -> None:
+        del self.kept[username]
+
+
+def test_a_token_is_kept_in_the_keyring_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keyring = Keyring()
+    monkeypatch.setattr(keyrings, "system_keyring", lambda: keyring)
+    monkeypatch.setattr("sys.stdin", io.StringIO("hf_secret\n"))
+    assert main(["hub", "login"]) == 0
+    assert keyring.kept == {TOKEN_NAME: "hf_secret"}
+    assert main(["hub", "logout"]) == 0
+    assert keyring.kept == {}
+    assert main(["hub", "logout"]) == 1
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert main(["hub", "login"]) == 1
+    monkeypatch.setattr(keyrings, "system_keyring", lambda: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO("hf_secret\n"))
+    assert main(["hub", "login"]) == 1
+    told = capsys.readouterr()
+    assert "HF_TOKEN" in told.err
+    assert "hf_secret" not in told.err + told.out

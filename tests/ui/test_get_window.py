@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,11 +15,14 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from lemon_tray.actions import Actions
+from lemon_tray.edits import Edits
 from lemon_tray.get_window import GetWindow
 from lemon_tray.present_get import left_text, present_get, pull_progress, stage_text
 from lemon_tray.theme import Look
 from lemon_tray.view import Banner, Command, Kind
+from lemon_tray.window_set import GET, WindowSet
 from router.errors import BadRequest, RouterError
+from router.paths import Paths
 from router.snapshot import DownloadView, Snapshot, SuggestionView
 from router.units import GIB, MIB, NBSP
 from tests.ui import canned
@@ -187,6 +191,22 @@ def test_progress_goes_on_in_the_same_card_and_ends(window: GetWindow, asked: li
 def test_everything_has_a_name_for_screen_readers(window: GetWindow) -> None:
     assert window.name.accessibleName()
     assert all(card.accessibleName() for card in window.cards.values())
+
+
+def test_it_is_one_of_the_apps_windows(look: Look, qtbot: QtBot, tmp_path: Path) -> None:
+    windows = WindowSet(look, Edits(), Paths.under(tmp_path), lambda work: work.close())
+    windows.show_snapshot(offering())
+    windows.show_pull("o/r", "not open yet: nobody is told")
+    windows.open(GET)
+    window = windows.get(GET)
+    assert isinstance(window, GetWindow)
+    QTest.keyClicks(window.name, "o/r")
+    QTest.keyClick(window.name, Qt.Key.Key_Return)
+    windows.show_pull("o/r", "It cannot be had.")
+    assert window.refusal.text() == "It cannot be had."
+    assert list(window.cards)
+    windows.restyle()
+    windows.close()
 
 
 # From the window to the router
