@@ -26,7 +26,7 @@ class SlowPlacing(Placing):
 
 
 if __name__ == "__main__":
-    import router.service.router as service
+    import router.service.wiring as service
 
     service.Placing = SlowPlacing
     sys.exit(main(sys.argv[1:]))

@@ -70,7 +70,7 @@ def tell(router: Router, checks: Checks) -> dict[str, Any]:
 
 def watch() -> None:
     """From now on each router that starts in this process is looked at."""
-    import router.service.router as service
+    import router.service.wiring as service
 
     service.Reconciler = SoakedReconciler  # type: ignore[attr-defined]  # only to look on
     service.SimulatedDevices = JudgedDevices  # type: ignore[attr-defined]  # only to look on
