@@ -469,6 +469,21 @@ async def test_a_commit_that_is_none_is_refused(site: Site, hub: LocalHub) -> No
         await site.pull()
 
 
+async def test_where_there_are_no_links_the_files_themselves_lie_there(
+    site: Site, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(errno.EPERM, "A required privilege is not held by the client")
+
+    monkeypatch.setattr("router.catalog.hub_cache.os.symlink", refused)
+    pulled = await site.pull()
+    assert not pulled.path.is_symlink()
+    assert site.listed() == {"Tiny-Q4_K_M.gguf": MODEL}
+    assert site.blobs() == set()
+    await site.pull()
+    assert len(hub.fetched()) == 1
+
+
 # Several at once
 
 
