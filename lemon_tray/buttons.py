@@ -106,7 +106,7 @@ class Button(QAbstractButton):
         rect = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
         radius = look.px(6)
         ground, edge, ink = look.colour("bg"), look.colour("ctl"), look.colour("ink")
-        if self._primary:
+        if self._primary and self.isEnabled():
             ground, edge, ink = look.colour("lemon"), look.colour("accedge"), look.colour("on_lemon")
         elif self.isEnabled() and (self.isDown() or self.underMouse()):
             ground = look.colour("hover")
@@ -165,6 +165,28 @@ class IconButton(Button):
         ink = look.colour("ctl" if not self.isEnabled() else "ink" if on else "ink2")
         centre = QPointF(self.width() / 2, self.height() / 2)
         draw_glyph(painter, self._glyph, centre, look.px(self._glyph_size), ink, filled=on)
+
+
+class WordButton(Button):
+    """A word alone, in the colour of headings; a checked one stands on a ground."""
+
+    def natural_width(self) -> int:
+        return self.look.metrics(Role.SMALL).horizontalAdvance(self.label) + self.look.px(12)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        look, painter = self.look, QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        on = self.isChecked()
+        if on or (self.isEnabled() and (self.isDown() or self.underMouse())):
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(look.colour("track"))
+            painter.drawRoundedRect(QRectF(self.rect()), look.px(4), look.px(4))
+        if self.has_ring:
+            focus_ring(painter, look, QRectF(self.rect()), look.px(4))
+        painter.setFont(look.font(Role.SMALL))
+        painter.setPen(look.colour("ctl" if not self.isEnabled() else "ink" if on else "ink2"))
+        text = worded(self, self.label)
+        painter.drawText(QRectF(self.rect()), int(Qt.AlignmentFlag.AlignCenter), text)
 
 
 class LinkButton(Button):

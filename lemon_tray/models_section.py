@@ -8,7 +8,7 @@ from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
 from lemon_tray.bars import Swatch
-from lemon_tray.buttons import Button, IconButton
+from lemon_tray.buttons import Button, IconButton, WordButton
 from lemon_tray.labels import Run, Text
 from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
@@ -159,10 +159,28 @@ class ModelsSection(Section):
         super().__init__(look, parent)
         self.heading = Text(look, Role.HEADING, "ink2", parent=self)
         self.heading.show_text(translate("Models", "Models"))
+        self.pause = WordButton(look, Role.SMALL, self)
+        self.pause.setCheckable(True)
+        self.pause.show_as(translate("Models", "Pause"), accessible=translate("Models", "Pause loading"))
+        self.pause.setToolTip(translate("Models", "Load nothing that is not asked for here"))
+        self.pause.clicked.connect(self._pause)
+        self.free_all = WordButton(look, Role.SMALL, self)
+        self.free_all.show_as(translate("Models", "Free all VRAM"))
+        self.free_all.setAccessibleName(translate("Models", "Free all VRAM now"))
+        self.free_all.setToolTip(translate("Models", "Unload all models now"))
+        self.free_all.clicked.connect(lambda: self.ask(Kind.FREE_ALL))
+        self._paused = False
         self.note = Text(look, Role.SMALL, "ink2", wrap=True, parent=self)
         self.rows: dict[str, RowWidget] = {}
 
-    def show_rows(self, rows: tuple[ModelRow, ...], note: str) -> None:
+    def _pause(self) -> None:
+        self.pause.setChecked(self._paused)  # the snapshot says what is
+        self.ask(Kind.PAUSE, value=not self._paused)
+
+    def show_rows(self, rows: tuple[ModelRow, ...], note: str, *, paused: bool) -> None:
+        self._paused = paused
+        self.pause.setChecked(paused)
+        self.free_all.setEnabled(any(not row.failed for row in rows))
         names = [row.model for row in rows]
         for model in [m for m in self.rows if m not in names]:
             gone = self.rows.pop(model)
@@ -183,7 +201,13 @@ class ModelsSection(Section):
     def arrange(self) -> None:
         px, x = self.look.px, self.inset
         y = 1 + px(12)
-        self.heading.place(x, y, self.content)
+        right = x + self.content + px(6)  # the words end at the edge of the content
+        for button in (self.free_all, self.pause):
+            width = button.natural_width()
+            right -= width
+            put(button, right, y, width, px(20))
+            right -= px(4)
+        self.heading.place(x, y, max(0, right - x - px(8)))
         y += px(20)
         for row in self.rows.values():
             put(row, x, y)

@@ -172,8 +172,9 @@ class Panel(QWidget):
                 self._wire(block)
         if before is None or view.pool != before.pool:
             self.pool.show_pool(view.pool)
-        if before is None or (view.models, view.models_note) != (before.models, before.models_note):
-            self.models.show_rows(view.models, view.models_note)
+        models = (view.models, view.models_note, view.menu.paused)
+        if before is None or models != (before.models, before.models_note, before.menu.paused):
+            self.models.show_rows(view.models, view.models_note, paused=view.menu.paused)
         self.providers.show_rows(view.providers)
         loaded = sum(1 for row in view.models if not row.loading and not row.failed)
         controls = (view.controls, loaded, self.edits.version)
@@ -322,7 +323,7 @@ class Panel(QWidget):
             chain.append(self.banner.more)
         for block in self.devices.shown():
             chain += [s for s in block.bar.shown_stops() if s.focusPolicy() != Qt.FocusPolicy.NoFocus]
-        chain.append(self.pool.details)
+        chain += [self.pool.details, self.models.pause, self.models.free_all]
         for row in self.models.rows.values():
             chain += [row.pin, row.eject, row.log, row.cancel]
         controls = self.controls

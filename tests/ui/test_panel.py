@@ -170,6 +170,8 @@ def test_tab_goes_through_everything_once_in_order(panel: Panel, qtbot: QtBot) -
         "Qwen3-8B: 9.1 gibibytes",
         "Llama-3.3-70B: 18.4 gibibytes",
         "Why room for 3",
+        "Pause loading",
+        "Free all VRAM now",
         "Pin Qwen3-8B",
         "Unload Qwen3-8B",
         "Unpin Llama-3.3-70B",
@@ -231,6 +233,8 @@ def test_buttons_ask_for_what_they_say(panel: Panel, qtbot: QtBot) -> None:
     panel.head.menu.click()
     panel.head.models.click()
     panel.head.settings.click()
+    panel.models.pause.click()
+    panel.models.free_all.click()
     QTest.keySequence(panel, "Ctrl+C")
     QTest.keySequence(panel, "Ctrl+,")
     panel.show_view(view_of(canned.warning()))
@@ -245,6 +249,8 @@ def test_buttons_ask_for_what_they_say(panel: Panel, qtbot: QtBot) -> None:
         Command(Kind.OPEN_MENU),
         Command(Kind.OPEN_WINDOW, "models"),
         Command(Kind.OPEN_WINDOW, "settings"),
+        Command(Kind.PAUSE, "", True),
+        Command(Kind.FREE_ALL),
         Command(Kind.COPY, "endpoint"),
         Command(Kind.OPEN_WINDOW, "settings"),
         Command(Kind.SET, "auto_evict", True),
@@ -400,3 +406,16 @@ def test_larger_fonts_enlarge_everything(qtbot: QtBot, qapp: QApplication) -> No
     panel.open()
     assert panel.width() == 600
     check_texts(panel)
+
+
+def test_pause_shows_what_is_in_force_and_nothing_is_freed_where_nothing_is(
+    panel: Panel, qtbot: QtBot
+) -> None:
+    panel.show_view(view_of(canned.empty()))
+    panel.open()
+    assert not panel.models.free_all.isEnabled()
+    panel.models.pause.click()
+    assert not panel.models.pause.isChecked()  # until the router says so
+    panel.show_view(view_of(msgspec.structs.replace(canned.loading(), generation=2, paused=True)))
+    assert panel.models.pause.isChecked()
+    assert panel.models.free_all.isEnabled()

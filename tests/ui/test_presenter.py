@@ -91,4 +91,6 @@ def test_a_name_written_from_right_to_left_does_not_reorder_a_decision() -> None
 def test_a_number_in_the_feed_stays_with_its_unit() -> None:
     said = "Loaded A on SIM0 in 13.7 s: 0.8 GiB of 24 GiB, 3 % of it; 2 so far."
     feed = view_of(canned.snapshot(feed=(canned.entry(1, 0, said),))).feed
-    assert feed[0].text == "Loaded A on SIM0 in 13.7_s: 0.8_GiB of 24_GiB, 3_% of it; 2 so far.".replace("_", NBSP)
+    assert feed[0].text == "Loaded A on SIM0 in 13.7_s: 0.8_GiB of 24_GiB, 3_% of it; 2 so far.".replace(
+        "_", NBSP
+    )
