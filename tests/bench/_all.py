@@ -145,7 +145,8 @@ def _catalog(n: Numbers) -> Iterator[Row]:
 def _growth(n: Numbers) -> Iterator[Row]:
     for name, power in n["exponents"].items():
         points = ", ".join(f"{value:.3g} at {count:.0f}" for count, value in n["points"][name])
-        yield Row(f"growth of {name}: the power", f"{power:.2f}", points)
+        note = f"{points}; between the last two {n['last_step'][name]:.2f}"
+        yield Row(f"growth of {name}: the power", f"{power:.2f}", note)
 
 
 def _idle(n: Numbers) -> Iterator[Row]:

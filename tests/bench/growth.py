@@ -108,9 +108,11 @@ def main() -> int:
     rows["a decision, by full devices"] = [(count, asyncio.run(decision_ms(count))) for count in DEVICES]
     rows["CPU us of an event, by streams"] = with_streams()
     fitted = {name: round(exponent(points), 2) for name, points in rows.items()}
+    # Where costs are fixed at first, the last step tells more.
+    last = {name: round(exponent(points[-2:]), 2) for name, points in rows.items()}
     shown = {name: [[count, round(value, 4)] for count, value in points] for name, points in rows.items()}
     report(
-        {"bench": "growth", "exponents": fitted, "points": shown},
+        {"bench": "growth", "exponents": fitted, "last_step": last, "points": shown},
         "; ".join(
             f"{name}: {rows[name][0][1]:.3g} to {rows[name][-1][1]:.3g} ms "
             f"({rows[name][0][0]} to {rows[name][-1][0]}), power {power}"
