@@ -212,6 +212,22 @@ async def test_a_policy_is_a_model_and_the_candidate_is_named() -> None:
         assert ("routed", "auto", "code", "beta", ()) in s.api.calls
 
 
+async def test_a_candidate_that_cannot_be_had_gives_way() -> None:
+    """What another candidate answers is told under its name."""
+    async with served(TELLING) as (s, client):
+        acquire = s.api.acquire
+
+        async def picky(model: str, **more: Any) -> Any:
+            if model == "alpha":
+                raise LoadFailed("alpha is broken.")
+            return await acquire(model, **more)
+
+        s.api.acquire = picky  # type: ignore[method-assign]  # for this test
+        stream = await client.chat(model="auto", messages=USER, stream=True)
+        assert {part.model async for part in stream} == {"beta"}
+        assert sent(s)["model"] == "beta"
+
+
 async def test_the_context_that_is_asked_for() -> None:
     async with served(answering(WHOLE)) as (s, client):
         await client.chat(model="alpha", messages=USER, options={"num_ctx": 8192})
@@ -416,6 +432,24 @@ async def test_other_ends_that_are_none(end: bytes, told: str) -> None:
         with pytest.raises(ollama.ResponseError, match=told):
             await read(await client.generate(model="alpha", prompt="x", stream=True), parts)
         assert [part.response for part in parts] == ["Hal"]
+
+
+@pytest.mark.fault("F06")
+@pytest.mark.parametrize("why", ["shutting_down", "unloaded", "worker_died"])
+async def test_an_answer_that_is_cut_says_so(why: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin_stream()
+        await peer.chunk(b"data: " + json.dumps(chunk({"content": "Hal"})).encode() + b"\n\n")
+        await peer.left()
+
+    async with served(script) as (s, client):
+        stream = await client.chat(model="alpha", messages=USER, stream=True)
+        assert (await anext(stream)).message.content == "Hal"
+        s.api.leases[0].cut.set_result(why)
+        with pytest.raises(ollama.ResponseError) as caught:
+            await anext(stream)
+        assert "{" not in caught.value.error
+        await s.api.leases[0].released.wait()
 
 
 @pytest.mark.fault("F02")
