@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import io
@@ -190,14 +191,29 @@ def filled(text: str) -> list[str]:
     return made
 
 
+def choices_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands below a parser, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+COMMANDS: Final = choices_of(command_parser())
+
+
+def is_group(words: Sequence[str]) -> bool:
+    """Whether these words name a group of actions, such as `policy`, and no action of it."""
+    return len(words) == 1 and bool(choices_of(COMMANDS[words[0]]))
+
+
 def check_option(words: Sequence[str], option: str) -> None:
     """The command knows that option, whether it was used or stands in brackets."""
     found = command_parser()
     for word in words:
-        choices = next((a.choices for a in found._actions if a.choices and a.nargs == "A..."), None)
-        if not isinstance(choices, dict) or word not in choices:
+        if word not in choices_of(found):
             break
-        found = choices[word]
+        found = choices_of(found)[word]
     assert option in found._option_string_actions, f"{' '.join(words)} has no {option}"
 
 
@@ -253,6 +269,29 @@ def test_every_command_is_run_or_it_is_known_why_not(here: Here) -> None:
     ways = set(done.values())
     assert ways == {"run", "not run", "arguments", "asked", "environment"}
     assert sum(way == "run" for way in done.values()) > 20
+
+
+def test_commands_within_sentences_are_commands() -> None:
+    """Those are not run, but read: command, actions, options and their values."""
+    faults, seen = [], 0
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for found in re.findall(r"`(lemon-tray [^`]+)`", text):
+            seen += 1
+            words = filled(" ".join(found.split()))[1:]
+            if words[0] not in COMMANDS or is_group(words):
+                faults += [] if words[0] in (*COMMANDS, "run") else [f"{page.name}: {found}"]
+                continue
+            try:
+                with contextlib.redirect_stderr(io.StringIO()) as told:
+                    command_parser().parse_args(words)
+            except SystemExit:
+                last = told.getvalue().strip().splitlines()[-1]
+                # A command may be named without what it needs.
+                if "the following arguments are required" not in last:
+                    faults.append(f"{page.name}: {found}: {last}")
+    assert not faults, "\n".join(faults)
+    assert seen > 10
 
 
 def test_python_snippets_run(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
