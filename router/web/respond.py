@@ -8,6 +8,7 @@ at once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import formatdate
@@ -78,10 +79,8 @@ def finish(request: PlainRequest, response: Answer) -> bool:
         body, closes = b"", response.keep_alive is False
     else:
         raise TypeError(f"{type(response).__name__} cannot be sent to a request in plain form")
-    headers = response.headers
-    if response.status != 204:
-        headers[hdrs.CONTENT_LENGTH] = str(len(body))
-    head = _head(request, response.status, headers, closes)
+    length = None if response.status == HTTPStatus.NO_CONTENT else len(body)
+    head = _head(request, response.status, response.headers, closes, length)
     request.answered = True
     if len(body) < _JOINED:
         _transport(request).write(head + body)
@@ -142,9 +141,7 @@ class PlainStream:
         """Send the head: with the first piece, if that comes before the loop goes on."""
         if self._length is None:
             self.headers[hdrs.TRANSFER_ENCODING] = "chunked"
-        else:
-            self.headers[hdrs.CONTENT_LENGTH] = str(self._length)
-        self._head = _head(self._request, self.status, self.headers, self.closes)
+        self._head = _head(self._request, self.status, self.headers, self.closes, self._length)
         self._request.answered = True
         asyncio.get_running_loop().call_soon(self._send_head)
 
@@ -193,15 +190,36 @@ def _transport(request: PlainRequest) -> asyncio.Transport:
     return transport
 
 
-def _head(request: PlainRequest, status: int, headers: MutableMultiMapping[str], closes: bool) -> bytes:
+def _head(
+    request: PlainRequest,
+    status: int,
+    headers: MutableMultiMapping[str],
+    closes: bool,
+    length: int | None,
+) -> bytes:
     let_pages_read(request, headers)
     if closes:
         headers[hdrs.CONNECTION] = "close"
-    fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    headers.pop(hdrs.CONTENT_LENGTH, None)
+    line = _STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status
+    fields = _fields(tuple(headers.items()))
+    if length is None:
+        return b"%b%b%b\r\n" % (line, _date(), fields)
+    return b"%b%b%bContent-Length: %d\r\n\r\n" % (line, _date(), fields, length)
+
+
+# The answers of one model have the same headers again and again, but for the length and the date.
+@functools.lru_cache(maxsize=64)
+def _fields(headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The lines of the headers.
+
+    Raises:
+        ValueError: one of them would break its line.
+    """
+    fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
     if fields.count("\n") != len(headers) or fields.count("\r") != len(headers) or "\0" in fields:
         raise ValueError("a header of the answer has a line end in it")
-    line = _STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status
-    return line + _date() + fields.encode("utf-8") + b"\r\n"
+    return fields.encode("utf-8")
 
 
 class _Date:

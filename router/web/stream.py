@@ -69,7 +69,7 @@ class EventStream:
 
     async def write(self, data: bytes) -> None:
         """Pass on a fragment; waits while the client is slow."""
-        response = await self.start()
+        response = self.response or await self.start()
         self._last = self._loop.time()
         self.scanner.feed(data)
         await response.write(data)

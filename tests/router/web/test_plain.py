@@ -309,4 +309,4 @@ def test_no_header_of_an_answer_breaks_its_line() -> None:
     assert request[NOTES].origin == ""
     for value in ("a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"):
         with pytest.raises(ValueError, match="line end"):
-            respond._head(request, 200, CIMultiDict({"X-A": value}), closes=False)
+            respond._head(request, 200, CIMultiDict({"X-A": value}), closes=False, length=0)
