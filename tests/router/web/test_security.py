@@ -201,6 +201,55 @@ async def test_admin_calls_take_json_only(path: str, declared: str) -> None:
         assert not s.api.calls
 
 
+#: Answered by models, or by the router's own state: a body of any type can do no harm.
+HARMLESS = ("/chat", "/completions", "/responses", "/messages", "/embeddings", "/rerank", "/reranking")
+PAGES = (
+    {"Origin": "https://evil.example", "Content-Type": "application/json"},
+    {"Origin": "null", "Content-Type": "text/plain"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Content-Type": "text/plain"},
+)
+FORMS = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "")
+HARMLESS_TO_OLLAMAS = ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show")
+
+
+@pytest.mark.fault("F18")
+async def test_no_call_that_changes_anything_can_be_made_by_a_page() -> None:
+    """Whatever calls there are: what a form or a script elsewhere can send is refused by each."""
+    async with site(reply) as s:
+        document = (await s.ask("GET", "/openapi.json")).json()
+        asked = 0
+        for path, operations in document["paths"].items():
+            known = path.format(id="alpha", name="auto", digest="sha256:" + "0" * 64)
+            for method in {"post", "delete", "put", "patch"} & set(operations):
+                harmless = path in HARMLESS_TO_OLLAMAS or path.removeprefix("/v1").startswith(HARMLESS)
+                for headers in (
+                    {"Origin": "https://evil.example", "Content-Type": "application/json"},
+                    {"Origin": "null", "Content-Type": "text/plain"},
+                    {
+                        "Sec-Fetch-Site": "cross-site",
+                        "Sec-Fetch-Mode": "no-cors",
+                        "Content-Type": "text/plain",
+                    },
+                ):
+                    answer = await s.ask(method.upper(), known, b"{}", headers)
+                    assert answer.status == 403, (method, path, headers)
+                for declared in (
+                    "text/plain",
+                    "application/x-www-form-urlencoded",
+                    "multipart/form-data",
+                    "",
+                ):
+                    if harmless:
+                        continue
+                    # An old browser, or one that was told to, names no origin.
+                    answer = await s.ask(method.upper(), known, b"{}", {"Content-Type": declared})
+                    assert answer.status in (415, 501), (method, path, declared)
+                    asked += 1
+        assert asked > 40
+        assert not s.api.calls
+        assert not s.api.asked
+
+
 LISTED = ["http://localhost:3000", "https://chat.example", "vscode-webview://*", "app://obsidian.md"]
 
 
