@@ -20,10 +20,10 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from _common import often, report
 from msgspec import structs
 from PySide6.QtWidgets import QApplication
-from qasync import QEventLoop
 
 from lemon_tray.bridge import Bridge
 from lemon_tray.edits import Edits
+from lemon_tray.loop import make_loop
 from lemon_tray.panel import Panel
 from lemon_tray.presenter import model_numbers, present
 from lemon_tray.theme import LIGHT, Look
@@ -115,7 +115,7 @@ def main() -> int:
         times.append(time.perf_counter() - began)
         panel.hide()
     panel.open()
-    with asyncio.Runner(loop_factory=lambda: QEventLoop(app)) as runner:
+    with asyncio.Runner(loop_factory=lambda: make_loop(app)) as runner:
         shown, bare = runner.run(compare(panel, FakeDoor(busy(0))))
     first, median = times[0] * 1000, statistics.median(times) * 1000
     own = shown.share - bare.share

@@ -6,10 +6,12 @@ import shutil
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.desktop import App, Desktop, wait_for
+from tests.e2e.upgrade import after_an_upgrade
 from tests.support.gguf import write_header_only, write_model
 
 pytest.importorskip("dbus_fast")
@@ -33,10 +35,10 @@ def host(bus: str) -> Iterator[PanelHost]:
         yield made
 
 
-def health(app: App) -> dict[str, bool]:
+def health(app: App) -> dict[str, Any]:
     found = app.health()
     assert found is not None
-    pool: dict[str, bool] = found["llm_pool_autosize"]
+    pool: dict[str, Any] = found["llm_pool_autosize"]
     return pool
 
 
@@ -85,6 +87,28 @@ def test_click_menu_switch_and_quit(bare_desktop: Desktop, host: PanelHost) -> N
     assert not host.has_icon
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert app.health() is None
+    assert not list((desktop.root / "runtime" / "lemon-tray").iterdir())
+    assert not (desktop.root / "state" / "lemon-tray" / "instance.json").exists()
+
+
+def test_the_pools_line_and_the_endpoint_agree(bare_desktop: Desktop, host: PanelHost) -> None:
+    arguments = after_an_upgrade(bare_desktop.root)
+    app = bare_desktop.app("--hidden", "--simulate", "24GiB,24GiB", *arguments).ready()
+    wait_for("the icon", lambda: host.has_icon)
+
+    def room() -> int | None:
+        """What both say that there is room for; None while they do not say the same."""
+        told = health(app)["effective_limit"]
+        line = next(row.label for row in host.menu().rows if row.label.startswith("LLM pool: "))
+        return told if f", room for {told}, your limit 1, floor 3" in line else None
+
+    wait_for("room for all that the policy names", lambda: room() == 3)
+    host.choose(host.menu().find("Autosize the pool"))
+    wait_for("the hard limit", lambda: room() == 1)
+    host.choose(host.menu().find("Autosize the pool"))
+    wait_for("room for all again", lambda: room() == 3)
+    app.process.terminate()
+    assert app.ended() == 0
 
 
 @pytest.mark.fault("F13")

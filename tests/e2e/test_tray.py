@@ -14,8 +14,7 @@ import pytest
 
 from lemon_tray.theme import LIGHT
 from tests.e2e.desktop import App, Desktop, Window, alive, wait_for
-from tests.support.gguf import write_model
-from tests.support.policies import document
+from tests.e2e.upgrade import after_an_upgrade
 
 SIMULATED = ("--simulate", "24GiB,24GiB")
 KNOB = LIGHT.knob_on.lower()
@@ -279,31 +278,10 @@ def due(app: App) -> list[str]:
     return [notice["id"] for notice in app.get("/v1/notices")["notices"]]
 
 
-def after_an_upgrade(desktop: Desktop) -> tuple[str, ...]:
-    """Let the desktop's user come from an older version, with a limit of 1 and a policy that names 3 models.
-
-    Returns: the arguments to start the program with.
-    """
-    config, state = desktop.root / "config" / "lemon-tray", desktop.root / "state" / "lemon-tray"
-    for folder in (config / "policies", state, desktop.root / "gguf"):
-        folder.mkdir(parents=True)
-    (config / "config.json").write_text(json.dumps({"max_loaded_models": 1, "auto_evict": False}))
-    (state / "state.json").write_text(json.dumps({"last_run_version": "0.0.5"}))
-    names = ("one", "two", "three")
-    for name in names:
-        path = write_model(desktop.root / "gguf" / f"{name}.gguf")
-        with path.open("ab") as file:
-            file.write(name.encode())  # else all would be one model
-    rules = [{"id": "hard", "match": {"keywords_any": ["prove"]}, "route_to": "two"}]
-    policy = document("auto", names, rules=rules)
-    (config / "policies" / "auto.json").write_text(json.dumps(policy))
-    return (*SIMULATED, "--models-dir", str(desktop.root / "gguf"))
-
-
 def test_the_upgrade_notice_appears_once_and_again_after_a_crash_before_it_was_seen(
     desktop: Desktop,
 ) -> None:
-    arguments = after_an_upgrade(desktop)
+    arguments = (*SIMULATED, *after_an_upgrade(desktop.root))
     told = desktop.root / "state" / "lemon-tray" / "state.json"
     app = desktop.app("--hidden", *arguments).ready()
     wait_for("the notice to be due", lambda: due(app))
