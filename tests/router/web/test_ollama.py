@@ -17,7 +17,7 @@ import pytest
 from router.errors import InsufficientMemory, LoadFailed, NotFound, SlotsPinned, Unavailable
 from router.snapshot import ResidentState, ResidentView
 from router.web.options import WebOptions
-from tests.router.web.fakes import OPTIONS, Peer, Script, Site, model, site, snapshot
+from tests.router.web.fakes import OPTIONS, Peer, Script, Site, model, policy, site, snapshot
 from tests.router.web.test_openai_client import chunk, stream_of
 
 USER: Any = [{"role": "user", "content": "hi"}]
@@ -215,6 +215,7 @@ async def test_a_policy_is_a_model_and_the_candidate_is_named() -> None:
 async def test_a_candidate_that_cannot_be_had_gives_way() -> None:
     """What another candidate answers is told under its name."""
     async with served(TELLING) as (s, client):
+        s.api.policies["auto"] = policy(fallback=True)
         acquire = s.api.acquire
 
         async def picky(model: str, **more: Any) -> Any:
