@@ -31,6 +31,7 @@ PICTURES: Final = {
     "warning": ("warning", False),
     "engine": ("engine", False),
     "lost-dark": ("lost", True),
+    "mirrored": ("full", False),
 }
 
 
@@ -45,6 +46,8 @@ def draw(app: QApplication, name: str) -> QImage:
     state, dark = PICTURES[name]
     before = app.font()
     app.setFont(QFont(FONT))
+    if name == "mirrored":
+        app.setLayoutDirection(Qt.LayoutDirection.RightToLeft)
     panel = Panel(Look(DARK if dark else LIGHT, motion=False), Edits())
     try:
         panel._screen = _TallScreen  # type: ignore[assignment, method-assign]  # the offscreen one is low
@@ -56,6 +59,7 @@ def draw(app: QApplication, name: str) -> QImage:
         panel.hide()
         panel.deleteLater()
         app.setFont(before)
+        app.setLayoutDirection(Qt.LayoutDirection.LeftToRight)
 
 
 def blocks(picture: QImage, side: int = 8) -> list[int]:
