@@ -161,3 +161,34 @@ def test_logging_is_afterwards_as_it_was() -> None:
     assert logging._srcfile is None
     handle.stop()
     assert (logging._srcfile, logging.logThreads) == before
+
+
+def test_a_line_that_is_told_in_parts_is_made_later_and_keeps_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's own, for which lines are made at once
+    stream = io.StringIO()
+    makers: list[str] = []
+
+    def form(what: str, number: int) -> str:
+        makers.append(threading.current_thread().name)
+        return f"{what} {number} token={SECRET}"
+
+    handle = logs.set_up(None, stream=stream)
+    logger = logging.getLogger("router.test")
+    logs.tell(logger, logging.INFO, form, "first", 1)
+    logs.tell(logger, logging.DEBUG, form, "unseen", 2)
+    logger.info("second")
+    logs.tell(logger, logging.WARNING, form, "third", 3)
+    handle.stop()
+    first, second, third = lines(stream)
+    assert first.endswith(" INFO router.test: first 1 token=***")
+    assert second.endswith("second")
+    assert third.endswith(" WARNING router.test: third 3 token=***")
+    assert sorted(makers) == ["MainThread", "log"]
+
+
+def test_a_line_told_in_parts_goes_to_other_handlers_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    logs.tell(logging.getLogger("router.test"), logging.INFO, "{} and {}".format, "this", "that")
+    assert caplog.messages == ["this and that"]
