@@ -115,8 +115,10 @@ class Part:
         self._hash = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Add to it."""
+        """Add to it, unless it has been given up: it may be closed then."""
         assert self._file is not None
+        if self.abandoned.is_set():
+            return
         view = memoryview(data)
         while view:
             count = self._file.write(view)
@@ -331,18 +333,75 @@ async def _receive(
             await thread.do(part.restart)
             raise _changed(asked.url, wanted)
         tell(part.size, wanted.size)
-        pending = bytearray()
-        async for data in response.content.iter_any():
-            pending += data
-            if part.size + len(pending) > wanted.size:
-                await thread.do(part.restart)
-                raise _another_file(asked.url, wanted)
-            if len(pending) >= BLOCK:
-                await thread.do(part.write, bytes(pending))
-                pending.clear()
-                tell(part.size, wanted.size)
-        await thread.do(part.write, bytes(pending))
+        kept = _Keeping(thread, part, lambda: tell(part.size, wanted.size))
+        try:
+            async for data in response.content.iter_any():
+                await kept.add(data)
+                if kept.received > wanted.size:
+                    break
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await asyncio.shield(kept.flush())
+            raise
+        except (aiohttp.ClientError, TimeoutError, ConnectionError):
+            await asyncio.shield(kept.flush())
+            raise
+        await kept.flush()
+        if part.size > wanted.size:
+            await thread.do(part.restart)
+            raise _another_file(asked.url, wanted)
         tell(part.size, wanted.size)
+
+
+class _Keeping:
+    """Writes what arrives in blocks, each while the next one arrives: no fast line waits for the disk."""
+
+    def __init__(self, thread: FileThread, part: Part, tell: Callable[[], None]) -> None:
+        """`tell` is called on the loop after each block."""
+        self._thread = thread
+        self._part = part
+        self._tell = tell
+        self._pending = bytearray()
+        self._writing: asyncio.Future[None] | None = None
+        self.received = part.size
+
+    async def add(self, data: bytes) -> None:
+        """Take what has arrived.
+
+        Raises:
+            OSError: an earlier block could not be written.
+        """
+        self._pending += data
+        self.received += len(data)
+        if len(self._pending) >= BLOCK:
+            await self._written()
+            self._begin()
+
+    async def flush(self) -> None:
+        """Write the rest, unless the part is closed already.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        await self._written()
+        if self._pending and not self._part.abandoned.is_set():
+            self._begin()
+            await self._written()
+
+    def _begin(self) -> None:
+        block, self._pending = bytes(self._pending), bytearray()
+        self._writing = asyncio.ensure_future(self._write(block))
+
+    async def _write(self, block: bytes) -> None:
+        await self._thread.do(self._part.write, block)
+        self._tell()
+
+    async def _written(self) -> None:
+        """Wait for the block that is being written."""
+        if self._writing is not None:
+            # Giving up waiting must not take the block out of the row: what follows would be in its place.
+            await asyncio.shield(self._writing)
+            self._writing = None
 
 
 def _another_file(url: str, wanted: Wanted) -> RouterError:
