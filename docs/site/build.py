@@ -37,7 +37,7 @@ CONTENTS: Final[dict[str, tuple[str, ...]]] = {
         "importing.md",
     ),
     "Reference": ("settings.md", "endpoint.md", "calls.md", "commands.md", "admission.md", "residency.md"),
-    "Trust": ("security.md", "benchmarks.md", "changelog.md"),
+    "Trust": ("security.md", "benchmarks.md", "soak.md", "changelog.md"),
     "Develop": ("contributing.md", "architecture.md", "development.md", "packaging.md", "adr/*"),
 }
 #: Pages that stand outside docs/, and what they are called in the site.

@@ -95,8 +95,8 @@ def watch() -> None:
         Path(os.environ[SOCKET]).unlink(missing_ok=True)
         await stop(self)
 
-    Router.start = start_and_look  # type: ignore[method-assign]  # in this process only
-    Router.stop = stop_looking  # type: ignore[method-assign]  # in this process only
+    Router.start = start_and_look  # type: ignore[method-assign,assignment]  # in this process only
+    Router.stop = stop_looking  # type: ignore[method-assign,assignment]  # in this process only
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import platform
 import re
 import secrets
 import shutil
@@ -33,6 +32,7 @@ from typing import Any, Final
 import aiohttp
 from msgspec import Struct
 
+from tests.bench._all import machine
 from tests.service.live import policy, write_models
 from tests.soak import choices
 from tests.soak.actors import PATIENCE_S, Stage, children, client, follower, looker, rss, user, world
@@ -49,6 +49,18 @@ GROWTH_MAX: Final = 4 << 20
 GROWTH_AFTER_S: Final = 300.0
 #: What the log never says. Faults of workers, which are brought about, are told without these.
 FAULTS: Final = re.compile(r"Traceback|never awaited|Task exception|Unclosed|loop stopped| CRITICAL ")
+
+
+PAGE: Final = ROOT / "docs" / "soak.md"
+INTRODUCTION: Final = """\
+# A long run
+
+`python3 dev.py soak --minutes 20` runs the real program with real workers on pretended devices. Clients
+stream, leave and read slowly; settings and policies are edited; models are pinned, loaded and unloaded;
+workers are killed and halted; devices fail and lag, and other programs take their memory. All along it
+is looked whether each snapshot is consistent, the limits and the floor hold, no device is over its
+memory, the health check answers, and every request is answered. This table is what came of one such run.
+"""
 
 
 class Soak(Struct, frozen=True):
@@ -318,6 +330,12 @@ def judged(
     return Outcome(tuple(rows), tuple(dict.fromkeys(faults)))
 
 
+def page(outcome: Outcome, where: str, when: str) -> str:
+    """The page of the documentation."""
+    state = "Nothing was found amiss." if not outcome.faults else f"{len(outcome.faults)} faults were found."
+    return f"{INTRODUCTION}\nRun {when} on {where}. {state}\n\n{table(outcome.rows)}\n"
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="dev.py soak", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
@@ -328,6 +346,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--haste", type=float, default=1.0, help="shorten all pauses by this factor")
     parser.add_argument("--keep", type=Path, help="keep the program's files in this new folder")
     parser.add_argument("--json", type=Path, help="write the table there, too")
+    parser.add_argument("--write", action="store_true", help="write docs/soak.md")
     given = parser.parse_args(arguments)
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
@@ -339,8 +358,10 @@ def main(arguments: Sequence[str]) -> int:
         else:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lemon-tray-soak-")))
         outcome = asyncio.run(run(soak, home))
-    print(f"A soak on {platform.system()} {platform.machine()}, {os.cpu_count()} cores.\n")
-    print(table(outcome.rows))
+    text = page(outcome, machine(), time.strftime("%Y-%m-%d"))
+    print(text)
+    if given.write:
+        PAGE.write_text(text, encoding="utf-8")
     for fault in outcome.faults[:40]:
         print(f"FAULT: {fault}")
     if given.json is not None:

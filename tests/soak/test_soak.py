@@ -192,6 +192,13 @@ def test_growth_is_a_slope() -> None:
     assert table([("a", 1), ("long", 2)]).splitlines()[2:] == ["| a    | 1 |", "| long | 2 |"]
 
 
+def test_the_page_tells_what_was_found() -> None:
+    clean = soak.page(soak.Outcome((("lost", 0),), ()), "a machine", "2026-11-29")
+    assert "Run 2026-11-29 on a machine. Nothing was found amiss." in clean
+    assert "| lost | 0 |" in clean
+    assert "2 faults" in soak.page(soak.Outcome((("lost", 2),), ("one", "two")), "", "")
+
+
 @pytest.mark.engine
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_a_short_soak_is_clean(tmp_path: Path) -> None:
