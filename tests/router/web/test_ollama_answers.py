@@ -109,6 +109,14 @@ def test_data_in_several_lines_and_other_fields() -> None:
     assert events.flush() == []
 
 
+@pytest.mark.fault("F28")
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_line_end_that_is_cut_in_two_is_one(size: int) -> None:
+    data, events = b"data: a\r\ndata: b\r\n\r\ndata: c\r\n\r\n", Events()
+    found = [event for at in range(0, len(data), size) for event in events.feed(data[at : at + size])]
+    assert found == [b"a\nb", b"c"]
+
+
 def test_generate_has_its_text_in_another_place() -> None:
     first, *_, last = told(WHOLE, answer(of_chat=False))
     assert first["response"] == "Hel"
