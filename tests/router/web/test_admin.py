@@ -181,7 +181,7 @@ async def test_a_client_that_leaves_a_pull_does_not_stop_it() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "unknown_path"),
+        ("GET", "/none", 404, "unknown_path"),
         ("GET", "/v1/nope", 404, "unknown_path"),
         ("GET", "/v1/../internal/nope", 404, "unknown_path"),
         ("POST", "/v2/chat/completions", 404, "unknown_path"),
@@ -214,7 +214,7 @@ async def test_head_and_options() -> None:
     [
         b"NONSENSE\r\n\r\n",
         b"GET /v1/models HTTP/9.9\r\nHost: localhost\r\n\r\n",
-        b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX\r\n\r\n",
         b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nBad Name: x\r\n\r\n",
         b"POST /v1/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
