@@ -21,6 +21,9 @@ from tests.soak.tally import REFUSALS, Kill, Tally
 PATIENCE_S: Final = 240.0
 """No answer takes so long, on a busy machine either: requests wait 15 s for a model; answers are short."""
 
+AGAIN_S: Final = 0.3
+"""Seconds after which somebody who was refused asks again."""
+
 HEALTH_S: Final = 5.0
 """The health check is answered within this, whatever goes on. Far more than it ever takes."""
 
@@ -69,8 +72,11 @@ def _code(body: bytes) -> str:
 async def client(stage: Stage, asks: Iterator[Ask]) -> None:
     """Ask one thing after the other until it is over."""
     for ask in asks:
+        refused = stage.tally.refused.total()
         await _ask(stage, ask)
-        if not await stage.rest(ask.then_s):
+        # Who is refused does not ask again at once: else most requests would be refusals.
+        is_refused = stage.tally.refused.total() > refused
+        if not await stage.rest(max(ask.then_s, AGAIN_S) if is_refused else ask.then_s):
             return
 
 
