@@ -227,10 +227,10 @@ class EngineView(Struct, frozen=True):
 class ProviderView(Struct, frozen=True):
     """A remote provider.
 
-    `state` is `checking` before the first look, `ready`, `down`, or `refused` (its key is not taken, or cannot
-    be had); `problem` says what is wrong. `models` counts those that it has, `more` those that were left out.
-    `key` tells where its key is kept: `keyring`, `file`, `variable` or `none`. `looked_at` is 0 before the
-    first look.
+    `state` is `checking` before the first look, `ready`, `down`, or `refused` (its key is not taken, or
+    cannot be had); `problem` says what is wrong. `models` counts those that it has, `more` those that were
+    left out. `key` tells where its key is kept: `keyring`, `file`, `variable` or `none`. `looked_at` is 0
+    before the first look.
     """
 
     name: str
