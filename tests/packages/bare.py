@@ -206,7 +206,9 @@ class App:
         )
         answer = connection.getresponse()
         assert answer.status == 200
-        assert answer.readline().startswith(b"data: ")
+        # Before it there may be comments: the model is being loaded.
+        while not (line := answer.readline()).startswith(b"data: "):
+            assert line.startswith((b":", b"\n")), line
         return answer
 
     def notices(self) -> list[str]:
