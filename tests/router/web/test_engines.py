@@ -39,7 +39,7 @@ async def test_a_fetch_is_begun_and_answered_at_once() -> None:
             assert s.api.calls[-1] == ("get_engine", id)
         assert (await s.ask("POST", "/internal/engines/get", b"")).status == 202
         # Nobody waits for it any more: its failure is nobody's fault.
-        s.api.pull.set_exception(RouterError("No network."))
+        s.api.pulled.set_exception(RouterError("No network."))
         assert (await s.ask("GET", "/live")).status == 200
 
 
@@ -51,7 +51,7 @@ async def test_a_fetch_tells_its_progress() -> None:
         answer = await client.answer(lambda a: b"25.0" in a.body)
         s.api.publish(snapshot(3, downloads=(DownloadView("GPU build vulkan", "running", 50, 100), other)))
         await client.more(answer, lambda a: b"50.0" in a.body)
-        s.api.pull.set_result(None)
+        s.api.pulled.set_result(None)
         await client.more(answer)
         assert b"99" not in answer.body
         assert events_of(answer.body)[-1].startswith(b"event: complete\n")
@@ -60,7 +60,7 @@ async def test_a_fetch_tells_its_progress() -> None:
 
 async def test_a_fetch_that_fails_is_told_in_the_stream() -> None:
     async with site(reply) as s:
-        s.api.pull.set_exception(RouterError("Too many.", code="rate_limited", status=503))
+        s.api.pulled.set_exception(RouterError("Too many.", code="rate_limited", status=503))
         answer = await s.post("/internal/engines/get", {"stream": True})
         assert answer.status == 200
         assert b"rate_limited" in answer.body
@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_does_not_stop_the_fetch() -> None:
             await client.send("POST", "/internal/engines/get", b'{"stream":true}')
             await client.answer(lambda a: b"progress" in a.body)
         assert (await s.ask("GET", "/live")).status == 200
-        assert not s.api.pull.cancelled()
+        assert not s.api.pulled.cancelled()
 
 
 async def test_choosing_and_deleting(monkeypatch: pytest.MonkeyPatch) -> None:
