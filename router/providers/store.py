@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ from router.catalog.kinds import TYPES
 from router.errors import BadRequest, ConfigError, NotFound
 from router.providers.address import base_url, origin
 from router.settings import keyring as keyrings
-from router.settings.files import write_atomically
+from router.settings.files import read_private, write_atomically
 from router.settings.keyring import SecretStore
 
 log = logging.getLogger(__name__)
@@ -161,15 +160,9 @@ class ProviderFile:
 
     def _kept(self) -> tuple[Provider, ...]:
         """What the file has, also what is wrong in it: to write the file must not lose that."""
-        try:
-            data = self.path.read_bytes()
-            if os.name == "posix" and self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                log.warning("%s could be read by others; its mode is 0600 now.", self.path)
-                self.path.chmod(0o600)
-        except FileNotFoundError:
+        data = read_private(self.path)
+        if data is None:
             return ()
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be read: {error.strerror or error}.") from error
         try:
             return msgspec.json.decode(data, type=_File).providers
         except msgspec.MsgspecError as error:

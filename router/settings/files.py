@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import stat
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from router.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -33,6 +39,26 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.unlink(temporary)
         raise
     sync_folder(target.parent)
+
+
+def read_private(path: Path) -> bytes | None:
+    """What a file with keys holds; None if there is none. One that others could read is closed to them.
+
+    Blocks: call it off the loop.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+        if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            log.warning("%s could be read by others; its mode is 0600 now.", path)
+            path.chmod(0o600)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return data
 
 
 def sync_folder(folder: Path) -> None:

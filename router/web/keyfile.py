@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import secrets
-import stat
 import time
 from pathlib import Path
 from typing import Final
@@ -22,7 +20,7 @@ from msgspec import Struct
 
 from router.errors import BadRequest, ConfigError, Conflict, NotFound
 from router.settings import keyring as keyrings
-from router.settings.files import write_atomically
+from router.settings.files import read_private, write_atomically
 from router.settings.keyring import SecretStore as SecretStore
 from router.settings.keyring import system_keyring as system_keyring
 from router.settings.schema import API_KEY_VARIABLE
@@ -65,15 +63,9 @@ class KeyFile:
         Raises:
             ConfigError: the file cannot be read, or is none of ours.
         """
-        try:
-            data = self.path.read_bytes()
-            if os.name == "posix" and self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                log.warning("%s could be read by others; its mode is 0600 now.", self.path)
-                self.path.chmod(0o600)
-        except FileNotFoundError:
+        data = read_private(self.path)
+        if data is None:
             return ()
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be read: {error.strerror or error}.") from error
         try:
             return msgspec.json.decode(data, type=_File).keys
         except msgspec.MsgspecError as error:

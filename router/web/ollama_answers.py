@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from router.errors import RouterError
 from router.web.relay import BadAnswer
 from router.web.shapes import OLLAMA, body_of
-from router.web.sse import Events
+from router.web.sse import Counts, Events, Timings
 
 NDJSON: Final = "application/x-ndjson"
 
@@ -64,25 +64,12 @@ class _Choice(Struct, frozen=True):
         return self.message or self.delta or _Said(self.text)
 
 
-class _Counts(Struct, frozen=True):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Timings(Struct, frozen=True):
-    cache_n: float = 0
-    prompt_n: float = 0
-    prompt_ms: float = 0
-    predicted_n: float = 0
-    predicted_ms: float = 0
-
-
 class _Answer(Struct, frozen=True):
     """A whole answer, or an event of one. `content` and `stop_type` are the engine's own form."""
 
     choices: list[_Choice] | None = None
-    usage: _Counts | None = None
-    timings: _Timings | None = None
+    usage: Counts | None = None
+    timings: Timings | None = None
     error: Raw | UnsetType = UNSET
     content: str | None = None
     stop_type: str | None = None
@@ -104,7 +91,7 @@ class _Vector(Struct, frozen=True):
 
 class _Vectors(Struct, frozen=True):
     data: list[_Vector]
-    usage: _Counts | None = None
+    usage: Counts | None = None
 
 
 _decode: Final = msgspec.json.Decoder(_Answer).decode
@@ -158,8 +145,8 @@ class TextAnswer(Timed):
         self._events = Events()
         self._calls: dict[int, _Pending] = {}
         self._finish = ""
-        self._usage: _Counts | None = None
-        self._timings: _Timings | None = None
+        self._usage: Counts | None = None
+        self._timings: Timings | None = None
         self._failed = False
         self._broken: BadAnswer | None = None
 
@@ -312,7 +299,7 @@ class TextAnswer(Timed):
         return line
 
     def _counts(self) -> dict[str, int]:
-        usage, timings = self._usage or _Counts(), self._timings or _Timings()
+        usage, timings = self._usage or Counts(), self._timings or Timings()
         prompt = usage.prompt_tokens or timings.prompt_n + timings.cache_n
         return {
             "prompt_eval_count": int(prompt),
@@ -365,7 +352,7 @@ class VectorAnswer(Timed):
         vectors = [self._cut(item.embedding) for item in answer.data]
         if self._single:
             return _encode({"embedding": vectors[0] if vectors else []})
-        usage = answer.usage or _Counts()
+        usage = answer.usage or Counts()
         return _encode(
             {
                 "model": self.model,

@@ -52,7 +52,9 @@ class Ending(Struct, frozen=True):
     usage: Usage
 
 
-class _Counts(Struct, frozen=True):
+class Counts(Struct, frozen=True):
+    """Tokens, by the names that the protocols have for them."""
+
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -60,7 +62,9 @@ class _Counts(Struct, frozen=True):
     total_tokens: int | None = None
 
 
-class _Timings(Struct, frozen=True):
+class Timings(Struct, frozen=True):
+    """The engine's own report: tokens and milliseconds."""
+
     predicted_n: float = 0
     predicted_ms: float = 0
     prompt_n: float = 0
@@ -69,12 +73,12 @@ class _Timings(Struct, frozen=True):
 
 
 class _Response(Struct, frozen=True):
-    usage: _Counts | None = None
+    usage: Counts | None = None
 
 
 class _Answer(Struct, frozen=True):
-    usage: _Counts | None = None
-    timings: _Timings | None = None
+    usage: Counts | None = None
+    timings: Timings | None = None
     response: _Response | None = None
     type: str | None = None
     error: Raw | UnsetType = UNSET
