@@ -127,10 +127,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
             subprocess.run(["cp", "-rLn", f"/{name}/.", str(root / name)], check=False, capture_output=True)
     with contextlib.ExitStack() as stack:
         for name in ("proc", "sys", "dev"):
-            done = subprocess.run(["mount", "--bind", f"/{name}", str(root / name)], check=False)
-            if done.returncode:
+            place = str(root / name)
+            if subprocess.run(["mount", "--bind", f"/{name}", place], check=False).returncode:
                 pytest.skip("file systems cannot be mounted here")
-            stack.callback(subprocess.run, ["umount", "-l", str(root / name)], check=False)
+            stack.callback(subprocess.run, ["umount", "-l", place], check=False)
+            if name != "proc":
+                # Should a clean-up of the folder ever come first, it must not reach this machine's devices.
+                subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(root / "dev" / "shm")], check=True)
         system = Bare(root)
         system.run("apt-get", "-qq", "update")
         system.run("useradd", "--create-home", USER)
