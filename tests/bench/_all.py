@@ -250,7 +250,7 @@ def machine() -> str:
         pass  # not Linux: the name alone
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     return (
-        f"{model}, {os.cpu_count()} cores{memory}; {platform.system()} {platform.release()}, "
+        f"{model}, {os.cpu_count()} cores{memory}; {platform.system()} {platform.release().partition('-')[0]}, "
         f"Python {platform.python_version()}; load averages {load}"
     )
 
