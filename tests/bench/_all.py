@@ -249,8 +249,9 @@ def machine() -> str:
     except (OSError, ValueError):
         pass  # not Linux: the name alone
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    kernel = platform.release().partition("-")[0]
     return (
-        f"{model}, {os.cpu_count()} cores{memory}; {platform.system()} {platform.release().partition('-')[0]}, "
+        f"{model}, {os.cpu_count()} cores{memory}; {platform.system()} {kernel}, "
         f"Python {platform.python_version()}; load averages {load}"
     )
 
