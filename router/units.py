@@ -12,8 +12,9 @@ MAX_BYTES: Final = 1 << 50
 """The largest size that anybody may write."""
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": GIB, "TIB": 1 << 40}
-_SIZE: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?) *([A-Za-z]*)")
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SIZE: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?) *([A-Za-z]*)")
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 NBSP: Final = "\N{NO-BREAK SPACE}"
@@ -64,8 +65,10 @@ def parse_duration(text: str) -> float:
     parts = _DURATION.findall(plain)
     if parts and "".join(number + unit for number, unit in parts) == plain:
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    else:
+    elif _NUMBER.fullmatch(plain):
         seconds = float(plain)
+    else:
+        raise ValueError(f"{text.strip()!r} is not a duration")
     if not math.isfinite(seconds):
         raise ValueError(f"{text.strip()!r} is not a finite duration")
     return sign * seconds

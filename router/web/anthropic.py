@@ -66,6 +66,7 @@ class _Form(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
+    max_tokens: int | None = None
     messages: list[_Message] | UnsetType | None = UNSET
     tools: list[_Tool] | None = None
     tool_choice: _Choice | None = None
@@ -133,6 +134,9 @@ def _check_tools(tools: list[_Tool]) -> None:
 
 
 def _check_members(asked: _Asked) -> None:
+    if asked.max_tokens is not None and asked.max_tokens < 1:
+        # The engine takes a negative number for no bound at all.
+        raise BadRequest("`max_tokens` must be at least 1.", param="max_tokens")
     for name in _ELSEWHERE:
         if _given(getattr(asked, name)):
             raise BadRequest(f"`{name}` is not supported here.", code="unsupported_parameter", param=name)

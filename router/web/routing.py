@@ -23,6 +23,8 @@ from router.web.upload import Body
 #: Refusals that another candidate would meet as well.
 _OF_ALL: Final = frozenset({"queue_full", "degraded"})
 
+MAX_HEADER: Final = 256
+
 
 class Route(Struct):
     """How a policy chose, and which candidates are left should the one chosen give way.
@@ -42,8 +44,8 @@ class Route(Struct):
 
     @property
     def header(self) -> str:
-        """The rule's id, or `default`."""
-        return self.decision.matched_rule or "default"
+        """The rule's id, or `default`; of a long id the start, since clients bound an answer's head."""
+        return (self.decision.matched_rule or "default")[:MAX_HEADER]
 
     def trace(self) -> dict[str, Any]:
         """The decision, with its trace, as the client is told it; `route_to` is who really answers."""

@@ -299,6 +299,8 @@ async def test_thinking_is_told_to_the_template(kind: str, expected: bool) -> No
 @pytest.mark.parametrize(
     ("given", "param"),
     [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
         (
             {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "base64"}}]}]},
             "messages[0].content[0]",

@@ -97,7 +97,7 @@ def _cases() -> Iterator[Case]:
     for field, values in {
         "messages": [None, "hi", {}, [], [1], [None], ["hi"], [[]], [{"role": 1}], [{"role": []}]],
         "stream": ["yes", 1, 0, [], {}, "true"],
-        "keep_alive": ["soon", [], {}, True, "5 parsecs", "nan", 1e999],
+        "keep_alive": ["soon", [], {}, True, "5 parsecs", "nan", 1e999, "1_000", "\u0661\u0660s"],
         "route_trace": ["yes", 1, []],
     }.items():
         for value in values:

@@ -97,6 +97,14 @@ async def test_a_candidate_that_is_gone_is_a_404_that_names_the_policy() -> None
         assert answer.headers["x-lemonade-route"] == "gone"
 
 
+async def test_of_a_long_rule_the_start_is_named() -> None:
+    async with site(reply) as s:
+        s.api.policies["auto"] = policy(rules=(Rule("r" * 5000, Keywords(("hello",)), "beta"),))
+        answer = await s.ask("POST", CHAT, chat(model="auto"))
+        assert answer.status == 200
+        assert answer.headers["x-lemonade-route"] == "r" * 256
+
+
 async def test_a_candidate_of_the_wrong_type_is_a_400() -> None:
     async with site(reply) as s:
         s.api.policies["auto"] = policy(default_model="embed", rules=())
