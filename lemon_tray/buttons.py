@@ -100,6 +100,15 @@ class Button(QAbstractButton):
     def has_ring(self) -> bool:
         return self._ring and self.hasFocus()
 
+    def paint_ground(self, painter: QPainter, radius: float) -> None:
+        """What an edgeless button stands on, where it is checked or about to be pressed; and the ring."""
+        if self.isChecked() or (self.isEnabled() and (self.isDown() or self.underMouse())):
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(self.look.colour("track"))
+            painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
+        if self.has_ring:
+            focus_ring(painter, self.look, QRectF(self.rect()), radius)
+
     def paintEvent(self, event: QPaintEvent) -> None:
         look, painter = self.look, QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -156,12 +165,7 @@ class IconButton(Button):
         look, painter = self.look, QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         on = self.isChecked()
-        if on or (self.isEnabled() and (self.isDown() or self.underMouse())):
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(look.colour("track"))
-            painter.drawRoundedRect(QRectF(self.rect()), look.px(6), look.px(6))
-        if self.has_ring:
-            focus_ring(painter, look, QRectF(self.rect()), look.px(6))
+        self.paint_ground(painter, look.px(6))
         ink = look.colour("ctl" if not self.isEnabled() else "ink" if on else "ink2")
         centre = QPointF(self.width() / 2, self.height() / 2)
         draw_glyph(painter, self._glyph, centre, look.px(self._glyph_size), ink, filled=on)
@@ -177,12 +181,7 @@ class WordButton(Button):
         look, painter = self.look, QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         on = self.isChecked()
-        if on or (self.isEnabled() and (self.isDown() or self.underMouse())):
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(look.colour("track"))
-            painter.drawRoundedRect(QRectF(self.rect()), look.px(4), look.px(4))
-        if self.has_ring:
-            focus_ring(painter, look, QRectF(self.rect()), look.px(4))
+        self.paint_ground(painter, look.px(4))
         painter.setFont(look.font(Role.SMALL))
         painter.setPen(look.colour("ctl" if not self.isEnabled() else "ink" if on else "ink2"))
         text = worded(self, self.label)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QPointF, Qt
+from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QVBoxLayout, QWidget
 
@@ -112,13 +112,38 @@ class EngineCard(Card):
         draw_glyph(QPainter(self), glyph, centre, px(16), self.look.colour(colour))
 
 
+class EngineColumn(Column):
+    """A card for each row. `asked` carries commands."""
+
+    asked = Signal(object)
+
+    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
+        super().__init__(look, parent)
+        self.by_id: dict[str, EngineCard] = {}
+
+    def show_rows(self, rows: Sequence[EngineRow]) -> None:
+        """Show these in this order; a card stays with the row of its id."""
+        shown: dict[str, EngineCard] = {}
+        for row in rows:
+            card = self.by_id.get(row.id)
+            if card is None:
+                card = EngineCard(self.look)
+                card.asked.connect(self.asked)
+            card.show_row(row)
+            shown[row.id] = card
+        self.by_id = shown
+        cards: list[Card] = list(shown.values())
+        if cards != self.cards:
+            self.show_cards(cards)
+
+
 class EnginesWindow(AppWindow):
     """Lists the engines. Nothing is asked of the network before the user does."""
 
     def __init__(self, look: Look) -> None:
         super().__init__(look, translate("Engine", "Engines"), (760, 480), (560, 320))
-        self.column = Column(look)
-        self.cards: dict[str, EngineCard] = {}
+        self.column = EngineColumn(look)
+        self.column.asked.connect(self.asked)
         self.note = Text(look, Role.SMALL, "ink2", wrap=True)
         self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.note.show_text(
@@ -145,15 +170,4 @@ class EnginesWindow(AppWindow):
     def refresh(self) -> None:
         if self.snapshot is None:
             return
-        rows = present_engines(self.snapshot)
-        cards: list[Card] = []
-        for row in rows:
-            card = self.cards.get(row.id)
-            if card is None:
-                card = self.cards[row.id] = EngineCard(self.look)
-                card.asked.connect(self.asked)
-            card.show_row(row)
-            cards.append(card)
-        self.cards = {row.id: self.cards[row.id] for row in rows}
-        if cards != self.column.cards:
-            self.column.show_cards(cards)
+        self.column.show_rows(present_engines(self.snapshot))

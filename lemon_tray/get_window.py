@@ -7,8 +7,7 @@ from typing import Final
 from PySide6.QtWidgets import QSizePolicy, QVBoxLayout
 
 from lemon_tray.buttons import Button
-from lemon_tray.cards import Card, Column
-from lemon_tray.engines_window import EngineCard
+from lemon_tray.engines_window import EngineColumn
 from lemon_tray.fields import Entry
 from lemon_tray.labels import Run, Text
 from lemon_tray.present_get import present_get
@@ -35,8 +34,8 @@ class GetWindow(AppWindow):
         self.get.show_as(translate("Get", "Get"), primary=True, glyph="download")
         self.get.clicked.connect(self._get)
         self.refusal = Text(look, Role.SMALL, "error.ink", wrap=True)
-        self.column = Column(look)
-        self.cards: dict[str, EngineCard] = {}
+        self.column = EngineColumn(look)
+        self.column.asked.connect(self.asked)
         self.note = Text(look, Role.SMALL, "ink2", wrap=True)
         self.folder = Button(look)
         self.folder.show_as(translate("Get", "Add a folder…"), glyph="folder")
@@ -79,18 +78,7 @@ class GetWindow(AppWindow):
     def refresh(self) -> None:
         if self.snapshot is None:
             return
-        cards: list[Card] = []
-        rows = present_get(self.snapshot)
-        for row in rows:
-            card = self.cards.get(row.id)
-            if card is None:
-                card = self.cards[row.id] = EngineCard(self.look)
-                card.asked.connect(self.asked)
-            card.show_row(row)
-            cards.append(card)
-        self.cards = {row.id: self.cards[row.id] for row in rows}
-        if cards != self.column.cards:
-            self.column.show_cards(cards)
+        self.column.show_rows(present_get(self.snapshot))
 
     def answer(self, name: str, refusal: str) -> None:
         """What asking for a model came to: why it is refused, or "" when it has begun."""

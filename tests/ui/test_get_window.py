@@ -145,7 +145,7 @@ def asked(window: GetWindow) -> list[Command]:
 
 
 def test_a_card_gets_its_model(window: GetWindow, asked: list[Command]) -> None:
-    QTest.mouseClick(window.cards["o/Middle:Q4_0"].buttons[0], Qt.MouseButton.LeftButton)
+    QTest.mouseClick(window.column.by_id["o/Middle:Q4_0"].buttons[0], Qt.MouseButton.LeftButton)
     assert asked == [Command(Kind.PULL, "o/Middle:Q4_0")]
 
 
@@ -177,20 +177,20 @@ def test_a_refusal_is_shown_until_something_else_is_typed(window: GetWindow) -> 
 
 def test_progress_goes_on_in_the_same_card_and_ends(window: GetWindow, asked: list[Command]) -> None:
     window.show_snapshot(offering(pull(done=GIB, total=4 * GIB)))
-    card = window.cards["o/Small:Q4_0"]
+    card = window.column.by_id["o/Small:Q4_0"]
     window.show_snapshot(offering(pull(done=2 * GIB, total=4 * GIB), generation=100))
-    assert window.cards["o/Small:Q4_0"] is card
+    assert window.column.by_id["o/Small:Q4_0"] is card
     assert card.bar.isVisible()
     QTest.mouseClick(card.buttons[0], Qt.MouseButton.LeftButton)
     assert asked == [Command(Kind.CANCEL_DOWNLOAD, "o/Small:Q4_0")]
     window.show_snapshot(offering(pull(state="done"), generation=101))
     assert window.column.cards
-    assert not window.cards["o/Small:Q4_0"].bar.isVisible()
+    assert not window.column.by_id["o/Small:Q4_0"].bar.isVisible()
 
 
 def test_everything_has_a_name_for_screen_readers(window: GetWindow) -> None:
     assert window.name.accessibleName()
-    assert all(card.accessibleName() for card in window.cards.values())
+    assert all(card.accessibleName() for card in window.column.by_id.values())
 
 
 def test_it_is_one_of_the_apps_windows(look: Look, qtbot: QtBot, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_it_is_one_of_the_apps_windows(look: Look, qtbot: QtBot, tmp_path: Path)
     QTest.keyClick(window.name, Qt.Key.Key_Return)
     windows.show_pull("o/r", "It cannot be had.")
     assert window.refusal.text() == "It cannot be had."
-    assert list(window.cards)
+    assert list(window.column.by_id)
     windows.restyle()
     windows.close()
 

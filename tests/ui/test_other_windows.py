@@ -78,11 +78,11 @@ def test_engines_are_got_used_and_removed(look: Look, qtbot: QtBot) -> None:
     window.show_snapshot(canned.engine(engines=(canned.EMBEDDED, canned.OFFER, build)))
     window.open()
     for id in (canned.OFFER.id, build.id):
-        for button in window.cards[id].buttons:
+        for button in window.column.by_id[id].buttons:
             button.click()
     window.look_up.click()
     window.show_snapshot(with_builds())
-    window.cards[canned.OFFER.id].buttons[0].click()
+    window.column.by_id[canned.OFFER.id].buttons[0].click()
     assert asked == [
         Command(Kind.GET_ENGINE, canned.OFFER.id),
         Command(Kind.USE_ENGINE, build.id),
@@ -91,7 +91,7 @@ def test_engines_are_got_used_and_removed(look: Look, qtbot: QtBot) -> None:
         Command(Kind.CANCEL_DOWNLOAD, f"GPU build {canned.OFFER.id}"),
     ]
     window.show_snapshot(canned.engine(engines=(canned.EMBEDDED,)))
-    assert list(window.cards) == ["embedded"]
+    assert list(window.column.by_id) == ["embedded"]
 
 
 def with_policies() -> Snapshot:
@@ -337,7 +337,7 @@ def test_texts_of_cards_fit_and_do_not_overlap(look: Look, qtbot: QtBot) -> None
             window.resize(width, 500)
             window.open()
             QApplication.processEvents()
-            for card in (*engines.cards.values(), *policies.widgets.values()):
+            for card in (*engines.column.by_id.values(), *policies.widgets.values()):
                 texts = [t for t in card.findChildren(Text) if not t.isHidden() and t.text()]
                 for text in texts:
                     assert not text._elided, text.text()
