@@ -13,12 +13,12 @@ import pytest
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 
-import qasync
 from PySide6.QtCore import QEvent, QObject
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from lemon_tray.edits import Edits
+from lemon_tray.loop import make_loop
 from lemon_tray.panel import Panel
 from lemon_tray.presenter import model_numbers, present
 from lemon_tray.theme import LIGHT, Look
@@ -64,7 +64,7 @@ def panel(look: Look, qtbot: QtBot) -> Iterator[Panel]:
 def qloop(qapp: QApplication) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
     """Runs a coroutine on Qt's loop, ten seconds at most."""
     qapp.setQuitOnLastWindowClosed(False)
-    loop = qasync.QEventLoop(qapp)
+    loop = make_loop(qapp)
     asyncio.set_event_loop(loop)
 
     def run(work: Coroutine[Any, Any, Any]) -> Any:
