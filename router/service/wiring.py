@@ -27,7 +27,7 @@ from router.devices.simulated import SimulatedDevices
 from router.engines.arguments import check_arguments
 from router.engines.base import Engine
 from router.engines.simulating import SimulatingEngine
-from router.errors import ConfigError
+from router.errors import BadRequest, ConfigError
 from router.memory.measured import Measured
 from router.memory.store import HeaderStore
 from router.paths import Paths
@@ -84,6 +84,12 @@ GRACE_S: Final = 5.0
 """How long answers may go on after the router was told to stop."""
 
 FEED_SHOWN: Final = 100
+
+OPEN: Final = "unauthenticated_lan"
+CLOSE_IT: Final = (
+    "Make one with: lemon-tray key add NAME. Or use host=127.0.0.1, or set allow_unauthenticated_lan=true "
+    "if that is what you want."
+)
 
 
 class Wiring(ABC):
@@ -311,15 +317,18 @@ class Wiring(ABC):
             log.warning("%s could not be written: %s", self._state.path, error)
 
     def _check_address(self, settings: Settings) -> None:
-        if settings.allow_unauthenticated_lan or self._keys.any or is_loopback(settings.host):
-            return
-        raise ConfigError(
-            f"The endpoint would be open to the network on {settings.host} without a key: it was not opened.",
-            code="unauthenticated_lan",
-            param="host",
-            hint="Make one with: lemon-tray key add NAME. Or use host=127.0.0.1, or set "
-            "allow_unauthenticated_lan=true if that is what you want.",
-        )
+        if self._is_open(settings):
+            raise ConfigError(
+                f"The endpoint would be open to the network on {settings.host} without a key: "
+                "it was not opened.",
+                code=OPEN,
+                param="host",
+                hint=CLOSE_IT,
+            )
+
+    def _is_open(self, settings: Settings) -> bool:
+        """Whether other machines could use the endpoint without a key, though nobody said that they may."""
+        return not (settings.allow_unauthenticated_lan or self._keys.any or is_loopback(settings.host))
 
     # Changes
 
@@ -457,6 +466,16 @@ class Wiring(ABC):
             BadRequest: naming the key and the expected form; nothing was changed.
             RouterError: it could not be written, and was taken back.
         """
+        if "host" in changes:
+            wanted = schema.apply(self._store.settings, changes)
+            if self._is_open(wanted):
+                raise BadRequest(
+                    f"Without a key the endpoint does not open itself to the network: `host` was not set to "
+                    f"{wanted.host}.",
+                    code=OPEN,
+                    param="host",
+                    hint=CLOSE_IT,
+                )
         change = self._store.change(changes)
         generation = self._publisher.generation
         await change.written

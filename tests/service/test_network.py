@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.errors import ConfigError
+from router.errors import BadRequest, ConfigError
 from router.web.keyfile import KeyFile
 from tests.service.live import live
 from tests.support.hammer import hammer
@@ -46,6 +46,19 @@ async def test_a_wide_address_is_opened_with_a_key_or_if_that_is_set(tmp_path: P
         settings["allow_unauthenticated_lan"] = True
     async with live(tmp_path, tmp_path, settings=settings, environ=environ) as app:
         assert (await app.health())["status"] == "ok"
+
+
+@pytest.mark.fault("F18")
+async def test_a_wide_address_is_not_set_without_a_key(tmp_path: Path) -> None:
+    async with live(tmp_path, tmp_path) as app:
+        for host in ("0.0.0.0", "::"):
+            with pytest.raises(BadRequest) as refused:
+                await app.router.set_settings({"host": host, "port": 1})
+            assert refused.value.code == "unauthenticated_lan"
+            assert "lemon-tray key add" in (refused.value.hint or "")
+        assert (app.router.settings.host, app.router.settings.port) != ("0.0.0.0", 1)
+        await app.router.set_settings({"host": "0.0.0.0", "allow_unauthenticated_lan": True})
+        assert app.router.settings.host == "0.0.0.0"
 
 
 @pytest.mark.parametrize(
