@@ -468,6 +468,8 @@ class Wiring(ABC):
         """
         if "host" in changes:
             wanted = schema.apply(self._store.settings, changes)
+            # One may have been made a moment ago, by a command.
+            await asyncio.to_thread(self._keys.load)
             if self._is_open(wanted):
                 raise BadRequest(
                     f"Without a key the endpoint does not open itself to the network: `host` was not set to "

@@ -61,6 +61,14 @@ async def test_a_wide_address_is_not_set_without_a_key(tmp_path: Path) -> None:
         assert app.router.settings.host == "0.0.0.0"
 
 
+@pytest.mark.fault("F18")
+async def test_a_wide_address_is_set_with_a_key_that_was_just_made(tmp_path: Path) -> None:
+    async with live(tmp_path, tmp_path) as app:
+        KeyFile(tmp_path / "config" / "api-keys.json").add("laptop")
+        await app.router.set_settings({"host": "0.0.0.0"})
+        assert app.router.settings.host == "0.0.0.0"
+
+
 @pytest.mark.parametrize(
     "examples", [1, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
 )
