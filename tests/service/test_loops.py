@@ -16,7 +16,7 @@ import pytest
 from router.errors import InstanceError
 from router.paths import Paths
 from router.service import Router
-from router.service import router as service
+from router.service import wiring as service
 from router.snapshot import ResidentState
 from tests.service.live import live, policy
 from tests.support.loops import LOOPS, loop_factory
