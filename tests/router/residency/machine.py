@@ -518,10 +518,14 @@ class ResidencyMachine(Machine):
         loading = sum(r.state is LOADING for r in table.residents.values())
         here = {r.model.name for r in table.residents.values()}
         limit = desired.limit("llm")
+        # A load for a helper takes no slot. Who asked for the same model later takes one when it is there.
+        first: dict[str, Wants] = {}
+        for waiter in table.waiters.values():
+            first.setdefault(waiter.model, waiter.wants)
         waiting = {
-            w.model
-            for w in table.waiters.values()
-            if w.wants is not Wants.HELPER and w.model not in here and self._is_language_model(w.model)
+            model
+            for model, wants in first.items()
+            if wants is not Wants.HELPER and model not in here and self._is_language_model(model)
         }
         if limit == -1 or table.paused or not waiting:
             return
