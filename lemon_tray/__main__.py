@@ -7,28 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lemon_tray.commands import CLI_COMMANDS
 from router.loading import uncollected
 
-CLI_COMMANDS: Final = frozenset(
-    {
-        "config",
-        "delete",
-        "engine",
-        "hub",
-        "import",
-        "key",
-        "load",
-        "plan",
-        "policy",
-        "provider",
-        "pull",
-        "serve",
-        "status",
-        "stop",
-        "unload",
-        "--version",
-    }
-)
 WORKER: Final = "--engine-worker"
 
 

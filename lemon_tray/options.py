@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from lemon_tray.__main__ import CLI_COMMANDS
+from lemon_tray.commands import CLI_COMMANDS
 from router.cli.main import parser as cli_parser
 from router.version import __version__
 

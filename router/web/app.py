@@ -25,9 +25,10 @@ from router.web.crowd import Crowd, room
 from router.web.engines import EngineCalls
 from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
-from router.web.inference import KINDS, ROUTE_HEADER, Inference, Kind
+from router.web.inference import ROUTE_HEADER, Inference
 from router.web.inflight import Inflight
 from router.web.keys import Keys, given_key
+from router.web.kinds import KINDS, Kind
 from router.web.notes import NOTES, Notes
 from router.web.ollama import Ollama
 from router.web.ollama_calls import ollama_calls

@@ -42,6 +42,21 @@ class Writable(Protocol):
         """Whether the client reads more slowly than is written."""
 
 
+class Wire(Writable, Protocol):
+    """The connection of a request that is answered without aiohttp."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """Where it is written to; None once the client has left."""
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough.
+
+        Raises:
+            ConnectionError: it has left.
+        """
+
+
 class Asking(Protocol):
     """A request. `web.Request` is one, and so is `plain.PlainRequest`."""
 

@@ -13,7 +13,8 @@ from router.catalog.options import LoadOptions
 from router.settings import schema as settings
 from router.web.admin import Admin
 from router.web.engines import EngineCalls
-from router.web.inference import KINDS, Inference
+from router.web.inference import Inference
+from router.web.kinds import KINDS
 from router.web.providers import ProviderCalls
 from router.web.shapes import shape_of
 

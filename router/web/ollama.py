@@ -18,7 +18,8 @@ from router.policy.document import Policy
 from router.web import ollama_models, requests
 from router.web import ollama_requests as asked
 from router.web.api import RouterApi
-from router.web.inference import CHAT, COMPLETIONS, EMBEDDINGS, Inference
+from router.web.inference import Inference
+from router.web.kinds import CHAT, COMPLETIONS, EMBEDDINGS
 from router.web.ollama_answers import TextAnswer, Timed, VectorAnswer, timestamp
 from router.web.options import WebOptions
 from router.web.turned import Turned

@@ -12,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from aiohttp import HttpVersion, HttpVersion11, hdrs, web
 
+from router.web.asking import Wire
 from router.web.notes import NOTES, Notes
-
-if TYPE_CHECKING:
-    from router.web.connection import Connection
 
 _T = TypeVar("_T")
 
@@ -186,7 +184,7 @@ class PlainRequest:
     scheme: Final = "http"
     version: Final[HttpVersion] = HttpVersion11
 
-    def __init__(self, protocol: Connection, path: str, head: Head, body: bytes) -> None:
+    def __init__(self, protocol: Wire, path: str, head: Head, body: bytes) -> None:
         self._protocol = protocol
         self._notes = Notes()
         self.answered = False
@@ -201,7 +199,7 @@ class PlainRequest:
         return self.path
 
     @property
-    def protocol(self) -> Connection:
+    def protocol(self) -> Wire:
         """The connection that it came on."""
         return self._protocol
 

@@ -13,19 +13,16 @@ import time
 from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiohttp import hdrs, web
 from aiohttp.client_exceptions import ClientConnectionResetError
 from multidict import CIMultiDict, MutableMultiMapping
 
 from router.web import security
-from router.web.asking import Answer, Asking, Streaming
+from router.web.asking import Answer, Asking, Streaming, Wire
 from router.web.notes import NOTES
 from router.web.plain import PlainRequest
-
-if TYPE_CHECKING:
-    from router.web.connection import Connection
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]]
 
@@ -115,7 +112,7 @@ class PlainStream:
 
     def __init__(self, request: PlainRequest, headers: Pairs) -> None:
         self._request = request
-        self._protocol: Connection = request.protocol
+        self._protocol: Wire = request.protocol
         self._head = b""
         self._length: int | None = None
         self.headers: MutableMultiMapping[str] = CIMultiDict(headers)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from router.errors import RouterError
+from router.web.kinds import Kind
 from router.web.upload import Body
-
-if TYPE_CHECKING:
-    from router.web.inference import Kind
 
 
 class Back(Protocol):

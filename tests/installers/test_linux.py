@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from lemon_tray.__main__ import CLI_COMMANDS
+from lemon_tray.commands import CLI_COMMANDS
 from router.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]

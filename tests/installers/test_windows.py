@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from platformdirs import windows
 
-from lemon_tray.__main__ import CLI_COMMANDS
+from lemon_tray.commands import CLI_COMMANDS
 from router.paths import APP_NAME
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lemon_tray.__main__ import CLI_COMMANDS
+from lemon_tray.commands import CLI_COMMANDS
 from router.cli.main import parser
 
 
