@@ -205,9 +205,9 @@ class App:
             "messages": [{"role": "user", "content": "Count."}],
         }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_S)
-        connection.request(
-            "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
-        )
+        # With the answer's end the socket is closed, too.
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         assert answer.status == 200
         # Before it there may be comments: the model is being loaded.
