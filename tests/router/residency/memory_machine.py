@@ -68,6 +68,13 @@ class MemoryReconciler(WatchfulReconciler):
         """What every process of ours was planned to hold, until it has exited."""
         return sum(r.spec.booking.get(device, 0) for r in self.table.residents.values())
 
+    def promised(self, device: str, held: Mapping[int, int]) -> int:
+        """What processes hold, by pid, those that have ended too until the driver has it back; and what loads
+        are still to take."""
+        residents = self.table.residents.values()
+        more = sum(max(r.spec.booking.get(device, 0) - held.get(r.pid or 0, 0), 0) for r in residents)
+        return sum(held.values()) + more
+
     def room(self, device: str, besides: str) -> int | None:
         """What a load could take, by the sheet; None if nothing is known of the device."""
         reading = next(r for r in self.readings if r.device.id == device)
@@ -250,7 +257,7 @@ class CrowdMachine(Machine):
         if device not in self.memory.devices:
             return
         found = self.memory.devices[device]
-        promised = max(self.reconciler.charged(device), sum(found.held.values()))
+        promised = self.reconciler.promised(device, found.held)
         size = max(0, min(size * GIB, found.total - promised))
         self.run(lambda: self.memory.others_hold(device, size))
 
