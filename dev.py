@@ -77,9 +77,10 @@ X11_LIBRARIES = {
 }
 # What the engine in the wheel expects of the system.
 ENGINE_LIBRARIES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
-# What the end-to-end tests start: the command, and Debian's package with it.
+# What the end-to-end tests and the documentation's commands start: the command, and Debian's package with it.
 DESKTOP_TOOLS = {
     "Xvfb": "xvfb",
+    "curl": "curl",
     "dbus-launch": "dbus-x11",
     "import": "imagemagick",
     "openbox": "openbox",
