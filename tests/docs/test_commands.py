@@ -9,8 +9,8 @@ import io
 import json
 import os
 import re
-import shutil
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.request
