@@ -270,7 +270,8 @@ def test_every_command_is_run_or_it_is_known_why_not(here: Here) -> None:
             faults.append(f"{command.place}: {command.text}\n{fault}")
     assert not faults, "\n\n".join(faults)
     ways = set(done.values())
-    assert ways == {"run", "not run", "arguments", "asked", "environment"}
+    asked = {"asked"} if shutil.which("curl") else set()
+    assert ways == {"run", "not run", "arguments", "environment"} | asked
     assert sum(way == "run" for way in done.values()) > 20
 
 
