@@ -43,6 +43,13 @@ class Desired(Struct, frozen=True):
     def limit(self, model_type: str) -> int:
         return self.limits.get(model_type, self.settings.max_loaded_models)
 
+    def keep_s(self, asked: float | None) -> float:
+        """For how many seconds a model stays when it is idle; negative: for ever.
+
+        `asked`: what its client or its options say.
+        """
+        return self.settings.evict_idle_timeout_s if asked is None else asked
+
     @property
     def unresolved(self) -> tuple[tuple[str, str], ...]:
         """(policy, candidate) of every candidate of an active policy that resolves to nothing."""

@@ -215,9 +215,7 @@ class _Planner(Admitting):
 
     def _unload_idle(self) -> None:
         for resident in self._idle_now():
-            keep = resident.row.keep_alive_s
-            if keep is None:
-                keep = self.settings.evict_idle_timeout_s
+            keep = self.desired.keep_s(resident.row.keep_alive_s)
             if keep < 0 or not resident.standard:
                 continue
             deadline = resident.row.last_use + keep

@@ -310,9 +310,7 @@ class Reconciler(Lives):
             self.table.failures.answered(resident.model.name)
         if not resident.leases and not self._is_leased():
             self._idle.set()
-        keep_s = resident.keep_alive_s
-        if keep_s is None:
-            keep_s = self.desired.settings.evict_idle_timeout_s
+        keep_s = self.desired.keep_s(resident.wanted_keep_alive_s)
         settled = self._is_settled and not self.table.waiters and not lease.helper
         if settled and resident.can_lease and keep_s != 0:
             # Nobody has waited for it. All that a pass has to do is to set the timer of its idle time.

@@ -121,6 +121,11 @@ class Resident:
         self.task: asyncio.Task[None] | None = None
 
     @property
+    def wanted_keep_alive_s(self) -> float | None:
+        """How long it is to stay when idle, by its last client, else by its options; None if neither says."""
+        return self.options.keep_alive if self.keep_alive_s is None else self.keep_alive_s
+
+    @property
     def can_lease(self) -> bool:
         """A slot that nothing stands against is free: it is neither to go nor a helper, and has settled."""
         return (
@@ -159,7 +164,7 @@ class Resident:
             unreachable=self.unreachable,
             was_draining=self.drain is not None,
             stuck=self.stuck,
-            keep_alive_s=self.options.keep_alive if self.keep_alive_s is None else self.keep_alive_s,
+            keep_alive_s=self.wanted_keep_alive_s,
             evict_weight=self.options.evict_weight or 1.0,
         )
 

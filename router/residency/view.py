@@ -60,13 +60,8 @@ def _resident(resident: Resident, desired: Desired, table: Table, waiting: int) 
             name: value for name, value in structs.asdict(resident.options).items() if value is not None
         },
         tokens_per_s=resident.tokens_per_s,
-        keep_alive_s=_keep_alive_s(resident, desired),
+        keep_alive_s=desired.keep_s(resident.wanted_keep_alive_s),
     )
-
-
-def _keep_alive_s(resident: Resident, desired: Desired) -> float:
-    asked = resident.row().keep_alive_s
-    return desired.settings.evict_idle_timeout_s if asked is None else asked
 
 
 def pool_view(desired: Desired, table: Table, room_for: int | None = None) -> PoolView:

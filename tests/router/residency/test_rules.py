@@ -776,6 +776,15 @@ async def test_r20_zero_is_when_idle_and_minus_one_is_never():
     assert house.resident() == []
 
 
+@virtual
+async def test_r20_zero_among_a_models_options_is_when_idle_too():
+    house = House(A, settings=Settings(evict_idle_timeout_s=600))
+    await house.reconciler.load("A", LoadOptions(keep_alive=0.0))
+    await house.use("A", 1.0)
+    await settle()
+    assert house.resident() == []
+
+
 @pytest.mark.fault("F15")
 @virtual
 async def test_r20_time_that_the_machine_slept_is_nobodys_idle_time():
