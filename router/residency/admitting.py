@@ -59,8 +59,7 @@ class Admitting(Board):
         group = self._group(waiter.model)
         # A helper needs no slot in the pool; a request for the same model takes one in its own turn.
         standard = waiter.wants is not Wants.HELPER
-        if self.world.paused and not any(w.wants is Wants.LOAD for w in group):
-            self._refuse_all(model.name, refusals.paused(model.name))
+        if self._refuse_if_paused(model.name):
             return
         if standard and self._refuse_if_pinned(model.name, model.type):
             return
@@ -70,20 +69,38 @@ class Admitting(Board):
             if not self._refuse_to_wait(model.name, "other models load"):
                 self._claim(model.name, model.type if standard else None, "waits while other models load")
             return
-        asked = next((w.options for w in group if w.wants is Wants.LOAD), waiter.options)
+        loads = (w.options for w in group if w.wants is Wants.LOAD)
+        # A load that was asked for by its options goes before, and if it is impossible, it alone is.
+        for asked in dict.fromkeys((*loads, waiter.options)):
+            if self._admit_as(waiter, asked, standard, is_full):
+                return
+            if waiter.id not in self.waiting or self._refuse_if_paused(model.name):
+                return
+
+    def _refuse_if_paused(self, model: str) -> bool:
+        """While paused, models are loaded only for those who ask for the load itself."""
+        if not self.world.paused or any(w.wants is Wants.LOAD for w in self._group(model)):
+            return False
+        self._refuse_all(model, refusals.paused(model))
+        return True
+
+    def _admit_as(self, waiter: WaiterRow, asked: LoadOptions, standard: bool, is_full: bool) -> bool:
+        """Start the load with these options, or say what it waits for. False if those who ask for them have
+        been refused: it may be possible with others."""
+        model = self.desired.models[waiter.model]
         options = self._complete(model, asked)
         if not self.memory.is_fresh:
             self._await_sample()
             self._prepare(model, options, waiter, standard)
             self._claim(model.name, model.type if standard else None, "waits for a reading of the devices")
-            return
+            return True
         try:
-            choice = self._choose(model, options, waiter)
+            choice = self._choose(model, asked, options, waiter)
         except RouterError as error:
-            self._refuse_all(model.name, error)
-            return
+            self._refuse_all(model.name, error, asked)
+            return False
         if choice is None:
-            return
+            return False
         failure = self.world.failures.get(model.name)
         if failure is not None and self.now >= failure.until + FORGIVEN_AFTER_S:
             failure = None
@@ -97,14 +114,14 @@ class Admitting(Board):
         # For a model that has failed lately nobody else has to go: one bad file must not cost others their
         # place again and again. Asking for the load explicitly forgets the failure.
         if failure is not None and (victims or surplus):
-            self._refuse_all(model.name, refusals.not_worth_a_victim(model.name, failure))
-            return
+            self._refuse_all(model.name, refusals.not_worth_a_victim(model.name, failure), asked)
+            return False
         placement = choice.placement
         busy = next((v for v in (*victims, surplus) if v is not None and v.leases), None)
         if (busy or choice.outcome is Outcome.LOADING) and self._refuse_to_wait(
-            model.name, f"{busy.row.model} is answering" if busy else "other models load"
+            model.name, f"{busy.row.model} is answering" if busy else "other models load", asked
         ):
-            return
+            return False
         if slot is Slot.FULL and surplus is None:
             # Nobody can give up a slot yet, so nobody gives up memory for nothing.
             victims = []
@@ -117,16 +134,17 @@ class Admitting(Board):
             slot = self._slot(model.type, ())
         if slot is Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None and not is_full:
             self._start(model, asked, options, standard, placement)
-            return
+            return True
         if slot is Slot.OPEN and choice.outcome is Outcome.FITS and placement is not None:
-            if self._refuse_to_wait(model.name, "other models load"):
-                return
+            if self._refuse_to_wait(model.name, "other models load", asked):
+                return False
             self._claim(model.name, model.type if standard else None, "waits while other models load")
         else:
             self._keep_place(model.name, model.type if standard else None, choice.outcome, victims, surplus)
         if placement is not None:
             self.intents[model.name] = Intent(options, placement)
             self.memory.take(placement, claim=True)
+        return True
 
     def _start(
         self, model: Model, asked: LoadOptions, options: LoadOptions, standard: bool, placement: Placement
@@ -180,8 +198,10 @@ class Admitting(Board):
 
     # Memory
 
-    def _choose(self, model: Model, options: LoadOptions, waiter: WaiterRow) -> Choice | None:
-        """Where the model goes and who must go for it. None if its waiters have been refused.
+    def _choose(
+        self, model: Model, asked: LoadOptions, options: LoadOptions, waiter: WaiterRow
+    ) -> Choice | None:
+        """Where the model goes and who must go for it. None if those who ask for it so have been refused.
 
         Raises:
             RouterError: it cannot be laid out at all.
@@ -210,7 +230,8 @@ class Admitting(Board):
         error = refusals.insufficient(model.name, placement, memory, self.world, self.settings, names, spared)
         for member in self._group(model.name):
             # A helper spares models that others need not: what it is refused may be possible for them.
-            if waiter.wants is not Wants.HELPER or member.wants is Wants.HELPER:
+            is_as_free = waiter.wants is not Wants.HELPER or member.wants is Wants.HELPER
+            if is_as_free and member.options == asked:
                 self._refuse(member, error)
         return None
 
@@ -315,11 +336,11 @@ class Admitting(Board):
     def _await_sample(self) -> None:
         self.wants_sample = True
 
-    def _refuse_to_wait(self, model: str, why: str) -> bool:
+    def _refuse_to_wait(self, model: str, why: str, asked: LoadOptions | None = None) -> bool:
         """With `admission=reject` nobody waits for others to end."""
         if self.settings.admission != "reject":
             return False
-        self._refuse_all(model, refusals.rejected(model, why))
+        self._refuse_all(model, refusals.rejected(model, why), asked)
         return True
 
     # Reloads

@@ -202,9 +202,11 @@ class Board:
             resident.helper_leases += 1
         self.actions.append(Grant(waiter.id, resident.row.id))
 
-    def _refuse_all(self, model: str, error: RouterError) -> None:
+    def _refuse_all(self, model: str, error: RouterError, asked: LoadOptions | None = None) -> None:
+        """Refuse all who wait for the model, or those of them who asked for it with these options."""
         for waiter in self._group(model):
-            self._refuse(waiter, error)
+            if asked is None or waiter.options == asked:
+                self._refuse(waiter, error)
 
     def _refuse(self, waiter: WaiterRow, error: RouterError) -> None:
         del self.waiting[waiter.id]

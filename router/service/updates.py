@@ -265,14 +265,16 @@ class Updates:
             return
         self._problem = ""
         if found is not None:
-            await self._remember(update_version=found.version, update_url=found.url)
+            # Told in the moment in which it can be seen, not when that has been written.
             if self._state.state.update_told != found.version:
-                await self._remember(update_told=found.version)
                 where = f" See {found.url}" if found.url else ""
                 self._tell(
                     "update_available",
                     f"Lemon Tray {found.version} has been released; {self._running} runs.{where}",
                 )
+            await self._remember(
+                update_version=found.version, update_url=found.url, update_told=found.version
+            )
         else:
             await self._remember(update_version="", update_url="")
         self._on_change()

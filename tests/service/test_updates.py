@@ -361,7 +361,7 @@ async def test_a_router_tells_of_a_newer_version(tmp_path: Path, monkeypatch: py
         assert not asked
         monkeypatch.setattr(updates, "SOON_S", 0.0)
         await router.set(update_feed=FEED)
-        snapshot = await router.until(lambda s: s.update.version)
+        snapshot = await router.until(lambda s: s.update.version and router.told("update_available"))
         assert (snapshot.update.version, snapshot.update.problem) == ("99.0", "")
         assert router.told("update_available") == [None]
         assert asked == [FEED]

@@ -527,7 +527,8 @@ class ResidencyMachine(Machine):
             for model, wants in first.items()
             if wants is not Wants.HELPER and model not in here and self._is_language_model(model)
         }
-        if limit == -1 or table.paused or not waiting:
+        # Until a newer reading of the devices has come, nobody is sent away.
+        if limit == -1 or table.paused or not waiting or math.isfinite(table.wanted_since):
             return
         held = [r for r in table.residents.values() if r.standard and r.model.type == "llm" and not r.stuck]
         coming = limit - sum(r.state is not EVICTING and r.drain is None for r in held)

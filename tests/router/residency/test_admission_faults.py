@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from router.catalog.options import LoadOptions
 from router.errors import InsufficientMemory, RouterError, Unavailable
 from router.residency.view import devices_view
 from router.residency.world import Wants
@@ -462,6 +463,50 @@ async def test_reject_lets_nobody_wait():
         await asyncio.sleep(5)
         await house.use("B")
         assert house.resident() == ["B"]
+
+
+@pytest.mark.parametrize("first", ["the load", "the request"])
+@virtual
+async def test_a_load_that_is_impossible_as_asked_takes_no_request_with_it(first: str):
+    """It names a card that is full; the other one has room for the same model."""
+    cards = (gpu(0, 24 * GIB, others=20 * GIB), gpu(1, 24 * GIB))
+    async with home(sized("A", 8), devices=cards) as house:
+        if first == "the request":
+            served = house.ask("A", 1.0)
+        load = asyncio.ensure_future(house.reconciler.load("A", LoadOptions(device=("gpu0",))))
+        if first == "the load":
+            served = house.ask("A", 1.0)
+        error = await refused(load)
+        assert isinstance(error, InsufficientMemory)
+        assert "gpu0" in str(error.details)
+        await served
+        assert list(house.where("A")) == ["gpu1"]
+
+
+@virtual
+async def test_a_load_that_has_to_wait_as_asked_takes_no_request_with_it():
+    cards = (gpu(0, 24 * GIB), gpu(1, 24 * GIB))
+    async with home(sized("A", 8), sized("B", 20, "gpu0"), devices=cards, admission="reject") as house:
+        busy = house.ask("B", 5.0)
+        await asyncio.sleep(0.5)
+        load = asyncio.ensure_future(house.reconciler.load("A", LoadOptions(device=("gpu0",))))
+        served = house.ask("A", 0.0)
+        assert (await refused(load)).code == "admission_rejected"
+        await served
+        assert list(house.where("A")) == ["gpu1"]
+        await busy
+
+
+@virtual
+async def test_an_impossible_load_while_paused_lets_no_request_in():
+    cards = (gpu(0, 24 * GIB, others=20 * GIB), gpu(1, 24 * GIB))
+    async with home(sized("A", 8), devices=cards) as house:
+        house.reconciler.pause(True)
+        served = house.ask("A", 1.0)
+        load = asyncio.ensure_future(house.reconciler.load("A", LoadOptions(device=("gpu0",))))
+        errors = await asyncio.gather(served, load, return_exceptions=True)
+        assert [getattr(e, "code", None) for e in errors] == ["paused", "insufficient_memory"]
+        assert house.resident() == []
 
 
 @virtual

@@ -150,8 +150,10 @@ class VictimsAreAnybody(_Planner):
         self.idle = idle
         return idle, busy, later
 
-    def _choose(self, model: Model, options: LoadOptions, waiter: WaiterRow) -> Choice | None:
-        choice = super()._choose(model, options, waiter)
+    def _choose(
+        self, model: Model, asked: LoadOptions, options: LoadOptions, waiter: WaiterRow
+    ) -> Choice | None:
+        choice = super()._choose(model, asked, options, waiter)
         if choice is None or not choice.victims or choice.victims[0] not in self.idle:
             return choice
         return structs.replace(choice, victims=(self.idle[0], *choice.victims[1:]))
