@@ -20,7 +20,7 @@ from router.catalog.kinds import TYPES
 from router.errors import BadRequest, ConfigError, NotFound
 from router.providers.address import base_url, origin
 from router.settings import keyring as keyrings
-from router.settings.files import read_private, write_atomically
+from router.settings.files import read_private, write_atomically, written_entries
 from router.settings.keyring import SecretStore
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,9 @@ class ProviderFile:
 
     def _kept(self) -> tuple[Provider, ...]:
         """What the file has, also what is wrong in it: to write the file must not lose that."""
-        data = read_private(self.path)
+        return self._decoded(read_private(self.path))
+
+    def _decoded(self, data: bytes | None) -> tuple[Provider, ...]:
         if data is None:
             return ()
         try:
@@ -170,8 +172,10 @@ class ProviderFile:
 
     def secret(self, provider: Provider) -> str | None:
         """The provider's key; "" if it has none, None if it has one that cannot be had now."""
-        found: str | None = ""
-        if provider.key == IN_FILE:
+        found: str | None = None  # Also for one that a newer version keeps elsewhere.
+        if provider.key == NO_KEY:
+            found = ""
+        elif provider.key == IN_FILE:
             found = provider.secret
         elif provider.key == IN_VARIABLE:
             found = self._environ.get(provider.variable, "").strip() or None
@@ -243,10 +247,11 @@ class ProviderFile:
             keyrings.remove(self._keyring(), _USER.format(name))
 
     def _write(self, providers: tuple[Provider, ...]) -> None:
-        listed = _File(tuple(sorted(providers, key=lambda each: each.name)))
-        data = msgspec.json.format(msgspec.json.encode(listed), indent=2) + b"\n"
+        known = read_private(self.path)
+        self._decoded(known)  # It may have been edited since it was read.
+        listed = sorted(providers, key=lambda each: each.name)
         try:
-            write_atomically(self.path, data)
+            write_atomically(self.path, written_entries(known, "providers", listed))
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror or error}.") from error
 

@@ -9,8 +9,12 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from router.errors import ConfigError
 
@@ -111,6 +115,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"it names {json.dumps(twice)} twice")
     return found
+
+
+def written_entries(known: bytes | None, member: str, entries: Sequence[Struct]) -> bytes:
+    """The bytes of a file that lists entries with names in `member`, in the place of a `known` file.
+
+    What a newer version put beside them stays, in the file and in the entries that stay: going back to an
+    older version for a day must not lose it.
+    """
+    old: Any = msgspec.json.decode(known) if known is not None else {}
+    beside: dict[str, dict[str, Any]] = {}
+    for kept in old.get(member, ()):
+        beside.setdefault(kept["name"], kept)
+    shown: list[dict[str, Any]] = []
+    for entry in entries:
+        fields: dict[str, Any] = msgspec.to_builtins(entry)
+        kept = beside.get(fields["name"], {})
+        shown.append(fields | {key: value for key, value in kept.items() if key not in fields})
+    return msgspec.json.format(msgspec.json.encode({**old, member: shown}), indent=2) + b"\n"
 
 
 def write_object(value: dict[str, Any]) -> bytes:

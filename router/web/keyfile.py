@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from router.errors import BadRequest, ConfigError, Conflict, NotFound
 from router.settings import keyring as keyrings
-from router.settings.files import read_private, write_atomically
+from router.settings.files import read_private, write_atomically, written_entries
 from router.settings.keyring import SecretStore as SecretStore
 from router.settings.keyring import system_keyring as system_keyring
 from router.settings.schema import API_KEY_VARIABLE
@@ -63,7 +63,9 @@ class KeyFile:
         Raises:
             ConfigError: the file cannot be read, or is none of ours.
         """
-        data = read_private(self.path)
+        return self._decoded(read_private(self.path))
+
+    def _decoded(self, data: bytes | None) -> tuple[Entry, ...]:
         if data is None:
             return ()
         try:
@@ -130,9 +132,10 @@ class KeyFile:
 
     def _write(self, entries: tuple[Entry, ...]) -> None:
         """Replace the file; it is never readable by others, not even for a moment."""
-        data = msgspec.json.format(msgspec.json.encode(_File(entries)), indent=2) + b"\n"
+        known = read_private(self.path)
+        self._decoded(known)  # It may have been edited since it was read.
         try:
-            write_atomically(self.path, data)
+            write_atomically(self.path, written_entries(known, "keys", entries))
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror or error}.") from error
 

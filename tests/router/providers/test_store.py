@@ -158,3 +158,31 @@ def test_removing_what_is_not_there_names_what_is(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as refused:
         file.remove("nope")
     assert "cloud" in (refused.value.hint or "")
+
+
+def test_what_a_newer_version_wrote_survives_a_change_by_this_one(tmp_path: Path) -> None:
+    file = without_keyring(tmp_path)
+    file.put(provider(), KEY)
+    file.put(provider("other"), None)
+    newer = json.loads(file.path.read_text()) | {"format": 7}
+    newer["providers"][0]["weights"] = {"big": 1.5}
+    newer["providers"][1]["region"] = "north"
+    file.path.write_text(json.dumps(newer))
+
+    file.put(provider(idle_s=5.0), None)
+    file.put(provider("third"), None)
+    file.remove("other")
+
+    cloud, third = (told := json.loads(file.path.read_text()))["providers"]
+    assert told["format"] == 7
+    assert (cloud["idle_s"], cloud["secret"], cloud["weights"]) == (5.0, KEY, {"big": 1.5})
+    assert third["name"] == "third"
+    assert "region" not in third
+
+
+def test_a_key_that_a_newer_version_keeps_elsewhere_is_missing_and_no_leave_to_ask_without(
+    tmp_path: Path,
+) -> None:
+    file = without_keyring(tmp_path)
+    file.path.write_text(json.dumps({"providers": [{"name": "cloud", "url": URL, "key": "vault"}]}))
+    assert file.secret(file.read()[0]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -66,6 +67,25 @@ def test_a_key_goes_to_the_keyring_and_its_digest_to_the_file(path: Path) -> Non
     keys.remove("laptop")
     assert not ring.kept
     assert keys.read() == ()
+
+
+def test_what_a_newer_version_wrote_survives_a_change_by_this_one(path: Path) -> None:
+    keys = KeyFile(path)
+    keys.add("laptop")
+    keys.add("phone")
+    newer = json.loads(path.read_text()) | {"format": 7}
+    newer["keys"][0]["scopes"] = ["chat"]
+    newer["keys"][1]["scopes"] = []
+    path.write_text(json.dumps(newer))
+
+    keys.remove("phone")
+    keys.add("desk")
+
+    laptop, desk = (told := json.loads(path.read_text()))["keys"]
+    assert told["format"] == 7
+    assert laptop["scopes"] == ["chat"]
+    assert desk["name"] == "desk"
+    assert "scopes" not in desk
 
 
 @pytest.mark.parametrize("ring", [None, Ring()], ids=["none", "locked"])
