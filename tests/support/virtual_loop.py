@@ -93,3 +93,8 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         run_virtual(test(*args, **kwargs))
 
     return run
+
+
+def now() -> float:
+    """Seconds on the running loop's clock."""
+    return asyncio.get_running_loop().time()

@@ -16,13 +16,9 @@ from router.units import GIB, MIB
 from tests.support.home import Home, home, sized
 from tests.support.sim_memory import NEVER, gpu, host
 from tests.support.simulation import policy
-from tests.support.virtual_loop import virtual
+from tests.support.virtual_loop import now, virtual
 
 LOADING, READY = ResidentState.LOADING, ResidentState.READY
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def refused(asked: Any) -> RouterError:

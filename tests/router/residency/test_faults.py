@@ -17,14 +17,10 @@ from router.residency.world import Wants
 from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from tests.support.simulation import House, SimEngine, model, policy
-from tests.support.virtual_loop import settle, virtual
+from tests.support.virtual_loop import now, settle, virtual
 
 A, B, C = model("A"), model("B"), model("C")
 LOADING, READY, DRAINING = ResidentState.LOADING, ResidentState.READY, ResidentState.DRAINING
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def told(house: House, code: str) -> list[str | None]:

@@ -13,7 +13,7 @@ from router.settings.schema import Settings
 from router.snapshot import ResidentState
 from router.units import GIB
 from tests.support.simulation import House, model
-from tests.support.virtual_loop import settle, virtual
+from tests.support.virtual_loop import now, settle, virtual
 
 A = model("A")
 GPU = DeviceInfo("gpu", "GPU", "CUDA0", "gpu", backend="cuda")
@@ -26,10 +26,6 @@ def reading(started: float, free: int | None = 20 * GIB) -> DeviceReading:
 
 def small_card(started: float) -> DeviceReading:
     return DeviceReading(structs.replace(GPU, id="small"), 4 * GIB, 4 * GIB, started)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 @virtual
