@@ -8,6 +8,8 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from router.engines.causes import find_last_words
+
 OUT_OF_MEMORY: Final = "out_of_memory"
 """The code of a `LoadFailed` whose worker died for want of memory."""
 
@@ -110,6 +112,11 @@ class Exit(Struct, frozen=True):
     def words(self) -> str:
         """`signal 9`, or `exit code 1`."""
         return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
+    @property
+    def last_words(self) -> str:
+        """What it said of its end, without full stop; "" for nothing but its daily chatter."""
+        return find_last_words(self.log_tail)
 
 
 class Worker(Protocol):

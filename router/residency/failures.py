@@ -35,7 +35,8 @@ class Failures:
     def judge_death(
         self, model: Model, how: str, now: float, *, of_first_request: bool = False, last_words: str = ""
     ) -> WorkerDied | None:
-        """What a worker's death says of its model. `how` is what it did, such as `ended with signal 9`.
+        """What a worker's death says of its model. `how` is what it did, such as `ended with signal 9`, and
+        `last_words` what it said of the cause, "" if nothing.
 
         One death is an accident: the next request loads the model again, and None is returned. One of the
         first request that a worker got, or several in a row, is a fault of the model like a failed load.
@@ -45,7 +46,7 @@ class Failures:
         if not of_first_request and len(recent) + 1 < DEATHS_BEFORE_BACKOFF:
             return None
         often = f", {len(recent) + 1} times in a row" if recent else ""
-        last = f" Its last words: {last_words}" if last_words else ""
+        last = f" It said: {last_words}." if last_words else ""
         error = WorkerDied(f"The worker of {model.name} {how}{often}.{last}")
         self.note(model, error.message, now)
         return error

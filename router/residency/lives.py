@@ -217,7 +217,7 @@ class Lives(ABC):
                 f"ended with {exit.words}",
                 self._loop.time(),
                 of_first_request=bool(resident.leases) and not resident.served,
-                last_words=exit.log_tail[-1] if exit.log_tail else "",
+                last_words=exit.last_words,
             )
             if error is not None:
                 self._fail_waiters(resident.model, error)

@@ -57,9 +57,11 @@ class Narrator:
         *,
         severity: Severity = Severity.INFO,
         reason: str | None = None,
+        log_as: str = "",
     ) -> None:
+        name = resident.model.name
         device = next(iter(_where_it_counts(resident.spec.booking)), None)
-        self._tell(code, message, severity=severity, model=resident.model.name, device=device, reason=reason)
+        self._tell(code, message, severity=severity, model=name, device=device, reason=reason, log_as=log_as)
 
     # Residents
 
@@ -160,12 +162,11 @@ class Narrator:
     def died(self, resident: Resident, exit: Exit) -> None:
         count = len(resident.leases)
         hurt = "" if not count else f"; {count} request{'s' if count != 1 else ''} got an error"
-        self._tell_of(
-            resident,
-            "worker_died",
-            f"The worker of {resident.model.name} ended with {exit.words}{hurt}.",
-            severity=Severity.ERROR,
-        )
+        said = f" It said: {exit.last_words}." if exit.last_words else ""
+        message = f"The worker of {resident.model.name} ended with {exit.words}{hurt}.{said}"
+        # The log has the engine's own words, which people seldom need.
+        last = "" if said or not exit.log_tail else f" Its last line: {exit.log_tail[-1].strip()}"
+        self._tell_of(resident, "worker_died", message, severity=Severity.ERROR, log_as=message + last)
 
     def unreachable(self, resident: Resident) -> None:
         self._tell_of(

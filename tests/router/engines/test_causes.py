@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router.engines.base import Exit
 from router.engines.causes import find_cause, says_out_of_memory
 
 
@@ -48,3 +49,32 @@ def test_words_that_only_sound_alike(line: str) -> None:
 
 def test_a_build_for_another_processor() -> None:
     assert "another kind of processor" in find_cause([], -4).text
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["0.12.345.678 I slot init_sampler: id  3 | task 0 | init sampler, took 0.00 ms"], ""),
+        (["slot print_timing: id  3 | task 0 | prompt eval time = 1.00 ms"], ""),
+        (["0.01.2 E srv    send_error: task id = 0, error: the request exceeds the context"], ""),
+        (["/src/ggml.c:7: GGML_ASSERT(n > 0) failed", "./lib.so(+0x1)[0x2]"], "GGML_ASSERT(n > 0) failed"),
+        (["CUDA error: an illegal memory access was encountered", "0.1 I bye"], "CUDA error: an illegal"),
+        (["  what():  basic_string::at"], "what():  basic_string::at"),
+        (
+            ["cudaMalloc failed: out of memory", "0.1 I slot release: id 0"],
+            "out of memory (cudaMalloc failed",
+        ),
+        (["0.1 E srv   update_slots: decode failed."], "decode failed"),
+    ],
+)
+def test_last_words_are_those_that_tell_of_the_end(lines: list[str], words: str) -> None:
+    said = Exit(-11, ("0.00.1 I fine", *lines)).last_words
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+def test_chatter_is_no_cause_of_a_failed_load() -> None:
+    chatter = "0.00.2 I slot init_sampler: id 3 | task 0 | init sampler"
+    assert find_cause(["wrong argument: --frob", chatter], 1).text == "wrong argument: --frob"
+    assert find_cause([chatter], 1).text == "its process ended by itself with status 1"
+    assert find_cause([chatter], -11).text == "its process was ended by signal 11"
