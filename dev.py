@@ -19,6 +19,7 @@ if sys.version_info < (3, 11):  # before anything that an older Python would stu
 
 import contextlib
 import ctypes
+import difflib
 import hashlib
 import os
 import shlex
@@ -147,7 +148,7 @@ def has_font(folders: Iterable[Path] | None = None, family: str = "") -> bool:
     Without any, Qt draws all text as boxes.
     """
     if folders is None:
-        home = Path.home()
+        home = Path(os.path.expanduser("~"))  # unlike Path.home(), no error without one
         data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
         folders = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"), data / "fonts", home / ".fonts")
     return any(
@@ -397,6 +398,18 @@ class Setup:
         done = run_quietly([*pip, "--no-index", "--no-build-isolation", "--editable", str(self.root)])
         if done.returncode:
             raise Stop(f"Could not install the project into .venv: {tail(done.stdout)}", NOT_FETCHED)
+        self.spell_in_ascii()
+
+    def spell_in_ascii(self) -> None:
+        """Have the environment find a checkout whose path has an umlaut, whatever the locale.
+
+        Python 3.11 and 3.12 read these files in the locale's encoding, and do not start at all where that
+        lacks the character: the engine's processes run in the locale C.
+        """
+        for file in self.venv.glob("lib/python*/site-packages/*.pth"):
+            if file.read_bytes().strip() == os.fsencode(self.root) and not str(self.root).isascii():
+                place = f"os.fsdecode({os.fsencode(self.root)!r})"
+                file.write_text(f"import os, sys; sys.path.append({place})\n", encoding="ascii")
 
     def probe_qt(self) -> None:
         """Load Qt as the app will.
@@ -658,7 +671,7 @@ def cache_of_tests(environ: Mapping[str, str] = os.environ) -> Path:
     own = environ.get("LEMON_TRAY_TEST_CACHE")
     if own:
         return Path(own)
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lemon-tray-tests"
+    return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "lemon-tray-tests"
 
 
 def ensure_vulkan(setup: Setup) -> None:
@@ -855,7 +868,9 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     if name not in COMMANDS:
-        print(f"dev.py knows no command {name!r}.\n\n{USAGE}", end="", file=sys.stderr)
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        print(f"{USAGE}\ndev.py knows no command {name!r}.{meant}", file=sys.stderr)
         return NEEDS_YOU
     try:
         return COMMANDS[name](Setup(ROOT, base_python()), rest)

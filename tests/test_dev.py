@@ -112,7 +112,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert dev.main(["tset"]) == dev.NEEDS_YOU
-    assert "'tset'" in capsys.readouterr().err
+    # Last, where it is seen, and with what was meant.
+    assert capsys.readouterr().err.endswith("\ndev.py knows no command 'tset'. Did you mean test?\n")
+    assert dev.main(["xyz"]) == dev.NEEDS_YOU
+    assert capsys.readouterr().err.endswith("knows no command 'xyz'.\n")
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,6 +224,22 @@ def test_all_tests_run_side_by_side(
     with pytest.raises(Replaced) as replaced:
         dev.main(["test"])
     assert replaced.value.command[-4:] == ["--numprocesses", processes, "--dist", "worksteal"]
+
+
+@pytest.mark.parametrize("program", ["translations/texts.py", "tests/e2e/shots.py"])
+def test_a_wrong_option_is_no_name_of_a_file(program: str) -> None:
+    command = [sys.executable, str(ROOT / program), "--hlep"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --hlep" in done.stderr
+
+
+def test_a_user_without_a_home_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a number that has no name
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    dev.has_font()
+    assert dev.cache_of_tests({}).name == "lemon-tray-tests"
 
 
 # --- the system's packages ---------------------------------------------------------------------------
@@ -465,6 +484,30 @@ def test_a_change_of_a_tool_s_settings_installs_nothing(machine: Machine) -> Non
     machine.setup.ensure("run")
     (machine.setup.root / "pyproject.toml").write_text('[project]\nname = "lemon-tray"\n[tool.ruff]\nx = 1\n')
     assert machine.setup.ready("run")
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_checkout_with_an_umlaut_in_its_path_is_found_in_every_locale(tmp_path: Path, locale: str) -> None:
+    setup = dev.Setup(tmp_path / "Übung eins", sys.executable)
+    packages = setup.venv / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (setup.root / "found_here.py").touch()
+    # As the build backend writes it, without a line's end.
+    (packages / "_lemon_tray.pth").write_text(str(setup.root), encoding="utf-8")
+    (packages / "other.pth").write_text("import sys\n", encoding="utf-8")
+    setup.spell_in_ascii()
+    program = f"import site; site.addsitedir({os.fsencode(packages)!r}.decode()); import found_here"
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": locale}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (packages / "other.pth").read_text() == "import sys\n"
 
 
 def test_an_environment_made_by_hand_is_kept(machine: Machine) -> None:

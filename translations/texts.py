@@ -11,7 +11,9 @@ form depends on a number.
 
 from __future__ import annotations
 
+import argparse
 import ast
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -140,13 +142,27 @@ def compile_catalogue(source: Path, target: Path) -> None:
     subprocess.run([str(tool), "-silent", str(source), "-qm", str(target)], check=True)
 
 
+def language(text: str) -> str:
+    """A language as files and Qt name it: `de`, `pt_BR`."""
+    if not re.fullmatch(r"[a-z]{2,3}(_[A-Za-z]{2,4})?", text):
+        raise argparse.ArgumentTypeError(f"expected a language such as de or pt_BR; got {text!r}")
+    return text
+
+
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="dev.py texts", description="Bring the catalogues of what people read up to date."
+    )
+    parser.add_argument(
+        "languages", metavar="LANGUAGE", nargs="*", type=language, help="a new one, such as de"
+    )
+    named = parser.parse_args(arguments).languages
     there = {path.stem.removeprefix("lemon_tray_") for path in CATALOGUES.glob("lemon_tray_*.ts")}
     messages = extract()
-    for language in sorted(there | set(arguments)):
-        path = CATALOGUES / f"lemon_tray_{language}.ts"
-        path.write_bytes(catalogue(messages, language, known_translations(path)))
-        compile_catalogue(path, COMPILED / f"lemon_tray_{language}.qm")
+    for each in sorted(there | set(named)):
+        path = CATALOGUES / f"lemon_tray_{each}.ts"
+        path.write_bytes(catalogue(messages, each, known_translations(path)))
+        compile_catalogue(path, COMPILED / f"lemon_tray_{each}.qm")
         print(path)
     print(f"{len(messages)} texts")
     return 0

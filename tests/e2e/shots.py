@@ -7,6 +7,7 @@ committing it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -307,21 +308,23 @@ def shoot_desktop(folder: Path) -> None:
         app.ended()
 
 
+#: What is drawn in a process of its own, each at its own scale.
+DRAWN: Final = {"panels": (draw_panels, "2"), "windows": (draw_windows, "1.5"), "icons": (draw_icons, "1")}
+
+
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["--panels"]:
-        draw_panels(Path(arguments[1]))
+    parser = argparse.ArgumentParser(prog="dev.py shots", description="Take the documentation's pictures.")
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--only", choices=DRAWN, help="only these, at the scale that the environment sets")
+    given = parser.parse_args(arguments)
+    folder: Path = given.folder
+    if given.only:
+        DRAWN[given.only][0](folder)
         return 0
-    if arguments[:1] == ["--windows"]:
-        draw_windows(Path(arguments[1]))
-        return 0
-    if arguments[:1] == ["--icons"]:
-        draw_icons(Path(arguments[1]))
-        return 0
-    folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    for what, scale in (("--panels", "2"), ("--windows", "1.5"), ("--icons", "1")):
+    for what, (_, scale) in DRAWN.items():
         environ = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "QT_SCALE_FACTOR": scale}
-        command = [sys.executable, "-m", "tests.e2e.shots", what, str(folder)]
+        command = [sys.executable, "-m", "tests.e2e.shots", "--only", what, str(folder)]
         subprocess.run(command, env=environ, cwd=ROOT, check=True)
     shoot_desktop(folder)
     return 0
