@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -10,16 +11,26 @@ from typing import Any, Final
 #: send megabytes.
 MAX_MESSAGE: Final = 4_000
 MAX_COMPARED: Final = 256
+#: Names that are compared letter by letter, and the pieces of a name by which those are found among more.
+_MOST_COMPARED: Final = 64
+_PIECE: Final = 3
+_PIECES: Final = 12
 
 
 def near_matches(name: str, known: Iterable[str], most: int = 1, *, alike: float = 0.6) -> list[str]:
     """Up to `most` of the known names that are like this one, the most alike first.
 
-    There are none for a name that is far too long for one: looking would hold the loop up for seconds.
+    There are none for a name that is far too long for one: looking would hold the loop up for seconds. Of
+    thousands of known names only those that share most with it are compared, for the same reason.
     """
     if len(name) > MAX_COMPARED:
         return []
-    return difflib.get_close_matches(name, list(known), n=most, cutoff=alike)
+    names = list(known)
+    if len(names) > _MOST_COMPARED:
+        step = max(1, (len(name) - _PIECE + 1) // _PIECES)
+        pieces = [name[at : at + _PIECE] for at in range(0, max(1, len(name) - _PIECE + 1), step)]
+        names = heapq.nlargest(_MOST_COMPARED, names, key=lambda each: sum(map(each.__contains__, pieces)))
+    return difflib.get_close_matches(name, names, n=most, cutoff=alike)
 
 
 def _cut(text: str) -> str:

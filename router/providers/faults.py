@@ -21,8 +21,8 @@ from router.providers.store import Provider
 MAX_RETRY_S: Final = 3_600.0
 #: Passed on as they are: what is wrong is the request itself, and the provider says so better.
 REQUEST_FAULTS: Final = frozenset({400, 405, 406, 410, 411, 413, 415, 416, 422, 431, 501})
-#: No fault of the request: the same one may be answered later, or elsewhere.
-_STATE_FAULTS: Final = frozenset({408, 409, 423, 425})
+#: Those of them that clients should see as they are, whoever on the way said so.
+_PASSED_STATUSES: Final = frozenset({400, 413, 422})
 
 _TAG: Final = re.compile(r"<[^>]*>")
 
@@ -54,6 +54,16 @@ def not_reached(provider: Provider, error: BaseException) -> ProviderError:
         f"The provider {provider.name} ({provider.url}) cannot be reached: {_words(error)}.",
         code="provider_not_reached",
         retry_after_s=1.0,
+    )
+
+
+def no_http(provider: Provider, error: aiohttp.ClientResponseError) -> ProviderError:
+    """What came is no answer that HTTP has. It can be reached, and other requests may pass."""
+    why = error.message.partition("\n")[0].strip().rstrip(":.")[:200]
+    return ProviderError(
+        f"The provider {provider.name} gave an answer that cannot be read: {why}.",
+        code="provider_answer_wrong",
+        hint=f"Is {provider.url} its base URL, with https:// or http:// as it wants it?",
     )
 
 
@@ -119,6 +129,22 @@ def wrong_kind(provider: Provider, kind: str, body: bytes) -> ProviderError:
     )
 
 
+def no_json(provider: Provider, body: bytes) -> ProviderCut:
+    """A whole answer that is no JSON object, such as one that was cut off where nobody could tell."""
+    return ProviderCut(
+        f"The provider {provider.name} gave an answer that is no complete JSON object."
+        f"{_quoted(_text(body[:300]))}",
+        code="provider_answer_wrong",
+    )
+
+
+def failed_within(provider: Provider, body: bytes) -> ProviderCut:
+    """An error that came as if it were an answer, with the status 200."""
+    return ProviderCut(
+        f"The provider {provider.name} failed.{_quoted(told_in(body, ''))}", code="provider_failed"
+    )
+
+
 def bad_list(provider: Provider, why: str) -> ProviderError:
     """Its list of models cannot be used."""
     return ProviderError(
@@ -157,7 +183,14 @@ def of_status(
         )
     if status == 508:
         return ProviderLoop(f"The provider {provider.name} leads back to this router.{_quoted(told)}")
-    if status in _STATE_FAULTS or (status >= 500 and status not in REQUEST_FAULTS):
+    if status in _PASSED_STATUSES:
+        # Not said as the provider's own: a page of a gateway's. The status is true all the same.
+        return ProviderError(
+            f"The provider {provider.name} refused the request (status {status}).{_quoted(told)}",
+            code="provider_refused",
+            status=status,
+        )
+    if status not in REQUEST_FAULTS:
         return ProviderError(
             f"The provider {provider.name} failed (status {status}).{_quoted(told)}",
             code="provider_failed",

@@ -84,14 +84,17 @@ class Link:
         headers = await self._headers((), "application/json")
         try:
             async with asyncio.timeout(LOOK_S):
+                proxy = await self._proxy()
                 session = await self._open()
                 async with session.get(
                     f"{self.provider.url}/models",
                     headers=headers,
-                    proxy=await self._proxy(),
+                    proxy=proxy,
                     allow_redirects=False,
                 ) as response:
                     body = await _read(response, MAX_LIST)
+        except aiohttp.ClientResponseError as error:
+            raise faults.no_http(self.provider, error) from error
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise faults.not_reached(self.provider, error) from error
         status = response.status
@@ -99,7 +102,7 @@ class Link:
             raise faults.bad_list(self.provider, f"the list is larger than {MAX_LIST >> 20} MiB")
         if status >= 300:
             failure = faults.of_status(self.provider, status, response.headers, body, self._key or "")
-            if failure is None or status == 404:
+            if failure is None or status == 404 or status in faults.REQUEST_FAULTS:
                 failure = faults.bad_list(self.provider, f"it answered with status {status}")
             raise failure
         instance = response.headers.get(INSTANCE, "")
@@ -130,6 +133,8 @@ class Link:
             seen = _Seen()
             try:
                 response = await self._send(url, head, body, seen, CONNECT_S if patient else HASTY_CONNECT_S)
+            except aiohttp.ClientResponseError as error:
+                raise faults.no_http(self.provider, error) from error
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 if not is_last and _may_repeat(error, seen):
                     if not seen.reused:
@@ -165,13 +170,14 @@ class Link:
     async def _send(
         self, url: str, head: dict[str, str], body: bytes | bytearray, seen: _Seen, connect_s: float
     ) -> aiohttp.ClientResponse:
+        proxy = await self._proxy()
         session = await self._open()
         return await session.post(
             url,
             headers=head,
             # As a file it goes out piece by piece: a large one is not copied, nor does it hold the loop up.
             data=io.BytesIO(body),
-            proxy=await self._proxy(),
+            proxy=proxy,
             allow_redirects=False,
             timeout=_timeout(self.provider, connect_s),
             trace_request_ctx=seen,

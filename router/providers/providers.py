@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
@@ -14,7 +13,7 @@ import aiohttp
 from msgspec import structs
 
 from router.catalog.model import Model, spelled
-from router.errors import ConfigError, RouterError
+from router.errors import ConfigError, RouterError, near_matches
 from router.providers import faults
 from router.providers.address import origin
 from router.providers.blocking import in_daemon
@@ -92,7 +91,7 @@ class Providers:
 
     def near(self, name: str) -> list[str]:
         """Up to two names like this one."""
-        return difflib.get_close_matches(name, list(self._models), n=2, cutoff=0.6)
+        return near_matches(name, self._models, 2)
 
     def is_behind(self, model: Model, via: str) -> bool:
         """Whether a model runs at one of the routers that are named in a request's way here."""

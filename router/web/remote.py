@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from typing import Final
 
 import aiohttp
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from router.engines.base import Worker
 from router.errors import RouterError
@@ -21,6 +24,31 @@ _RETURNED: Final = frozenset(
     {"content-type", "openai-processing-ms", "request-id", "retry-after", "x-request-id"}
 )
 _ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+#: After its last event a stream may take so long to end; some servers leave it open.
+_LINGER_S: Final = 1.0
+_LAST_EVENT: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\](?:\n\n|\r\n\r\n|\r\r)$")
+_LONGEST_LAST: Final = 20
+#: A whole answer up to this size is looked at as a whole.
+_MOST_CHECKED: Final = 1 << 20
+
+
+class _Whole(Struct, frozen=True):
+    """What tells an error from an answer: one of the members besides `error` is in every answer."""
+
+    error: Raw | UnsetType = UNSET
+    choices: Raw | UnsetType = UNSET
+    data: Raw | UnsetType = UNSET
+    results: Raw | UnsetType = UNSET
+    content: Raw | UnsetType = UNSET
+    output: Raw | UnsetType = UNSET
+
+    @property
+    def is_error(self) -> bool:
+        if self.error is UNSET or bytes(self.error) in (b"null", b'""', b"{}"):
+            return False
+        return all(
+            each is UNSET for each in (self.choices, self.data, self.results, self.content, self.output)
+        )
 
 
 def exchange_with(relay: Relay, worker: Worker) -> Exchange:
@@ -45,6 +73,8 @@ class RemoteExchange(Exchange):
         self._renaming: Renaming | None = None
         self._first_byte = 0.0
         self._done = False
+        self._tail = b""
+        self._whole: bytearray | None = None
 
     async def send(self, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes | bytearray) -> None:
         """Send the request and wait for the head of the answer.
@@ -71,12 +101,16 @@ class RemoteExchange(Exchange):
             self._sending = None
             if not sending.done():
                 sending.cancel()
+            elif self._response is None and not sending.cancelled() and sending.exception() is None:
+                sending.result().close()  # It came at the moment at which nobody waited any more.
         self._done = False
+        self._tail = b""
         kind = response.headers.get("Content-Type", "").lower()
         is_stream = kind.startswith("text/event-stream")
         self._renaming = (
             Renaming(self._remote.model.name, events=is_stream) if response.status < 300 else None
         )
+        self._whole = None if is_stream or self._renaming is None else bytearray()
         if (failure := self._ended()) is not None:
             raise failure
 
@@ -112,11 +146,15 @@ class RemoteExchange(Exchange):
         while not self._done:
             if (failure := self._ended()) is not None:
                 raise failure
+            is_over = _LAST_EVENT.search(self._tail) is not None
             try:
-                data = await response.content.readany()
+                async with asyncio.timeout(_LINGER_S if is_over else None):
+                    data = await response.content.readany()
             except _ERRORS as error:
                 if (failure := self._ended()) is not None:
                     raise failure from None
+                if is_over and isinstance(error, TimeoutError):
+                    break  # Not done: the connection is closed, and not kept.
                 self._remote.live.broke_off()
                 raise faults.cut(self._remote.live.provider, error) from error
             if data and not self._first_byte:
@@ -125,6 +163,7 @@ class RemoteExchange(Exchange):
                 self._done = True
                 if self._renaming is None:
                     return self._remote.live.link.scrubbed(held)
+                self._check_whole()
                 return self._renaming.flush()
             if self._renaming is None:
                 # An error, which is short: as a whole, or the key could hide between two parts.
@@ -133,9 +172,35 @@ class RemoteExchange(Exchange):
                     continue
                 self._done = True
                 return self._remote.live.link.scrubbed(held[:MAX_ERROR])
+            self._note(data)
             if passed := self._renaming.feed(data):
                 return passed
         return b""
+
+    def _note(self, data: bytes) -> None:
+        """Keep what tells, at the end, whether the answer is whole."""
+        self._tail = (self._tail + data[-_LONGEST_LAST:])[-_LONGEST_LAST:]
+        if self._whole is not None:
+            self._whole += data
+            if len(self._whole) > _MOST_CHECKED:
+                self._whole = None
+
+    def _check_whole(self) -> None:
+        """See to it that an answer that is no stream is one.
+
+        Raises:
+            ProviderCut: it is not, though it came with a good status. It is too late for another candidate:
+                the request's body may have been let go.
+        """
+        whole, provider = self._whole, self._remote.live.provider
+        if whole is None:
+            return
+        try:
+            found = msgspec.json.decode(whole, type=_Whole)
+        except (msgspec.MsgspecError, RecursionError):
+            raise faults.no_json(provider, self._remote.live.link.scrubbed(bytes(whole))) from None
+        if found.is_error:
+            raise faults.failed_within(provider, self._remote.live.link.scrubbed(bytes(whole)))
 
     def fail(self, error: RouterError) -> None:
         """End the exchange now: the provider is let go, and what waits for it gets this error."""

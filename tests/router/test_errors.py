@@ -41,6 +41,26 @@ def test_what_is_far_too_long_for_a_name_is_compared_with_none(monkeypatch: pyte
 
 
 @pytest.mark.fault("F04")
+def test_of_thousands_of_names_few_are_compared_and_the_right_one_is_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Providers may list so many, and to compare them all holds every stream up for a second."""
+    known = [f"p{n % 5}/org-{n % 50}/model-{n:05d}-instruct" for n in range(5_000)]
+    compared: list[int] = []
+    compare = difflib.get_close_matches
+
+    def counting(name: str, names: list[str], **how: Any) -> list[str]:
+        compared.append(len(names))
+        return compare(name, names, **how)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
+    assert near_matches("p2/org-7/modle-04507-instruct", known) == ["p2/org-7/model-04507-instruct"]
+    assert near_matches("p2", known) == []
+    assert near_matches("", known) == []
+    assert max(compared) <= 64
+
+
+@pytest.mark.fault("F04")
 def test_a_message_is_bounded() -> None:
     error = RouterError(f"There is no model {'m' * 5_000_000}.", param="p" * 5_000_000)
     assert error.message.startswith("There is no model mmm")

@@ -8,7 +8,7 @@ import gzip
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,8 +18,11 @@ from router.errors import ShuttingDown
 from router.policy.document import Keywords, Policy, Rule
 from router.providers.health import State
 from router.providers.link import VIA
+from router.providers.live import Live, RemoteWorker
 from router.providers.providers import Providers
 from router.web.options import WebOptions
+from router.web.relay import Relay
+from router.web.remote import RemoteExchange
 from tests.router.providers.fakes import KEY, Script, Server, completion, failing, providers, server
 from tests.router.web.fakes import (
     CHAT,
@@ -155,6 +158,16 @@ async def test_a_dead_provider_is_not_asked_again_before_it_answers(tmp_path: Pa
         assert (await s.ask("POST", CHAT, chat(False, "auto", "python"))).json()["model"] == "cloud/big"
 
 
+def garbling(data: bytes) -> Script:
+    """A script: bytes that HTTP does not allow, and the end."""
+
+    async def script(peer: Peer) -> None:
+        await peer.send(data)
+        peer.hang_up()
+
+    return script
+
+
 FAILING = {
     "wrong key": failing(401, b'{"error":{"message":"Incorrect API key: %b"}}' % KEY.encode()),
     "forbidden": failing(403, b"<html>no</html>", "text/html"),
@@ -169,6 +182,11 @@ FAILING = {
     "no such model": failing(404, b'{"error":{"message":"The model does not exist."}}'),
     "pinned there": failing(409, b'{"error":{"message":"pinned"}}'),
     "full there": failing(507, b'{"error":{"message":"no room"}}'),
+    "odd status": failing(418, b'{"error":"teapot"}'),
+    "a gateway's limit": failing(413, b"<h1>Request Entity Too Large</h1>", "text/html"),
+    "no HTTP": garbling(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
+    "no header": garbling(b"HTTP/1.1 200 OK\r\nBad Header: x\r\nContent-Length: 0\r\n\r\n"),
+    "unread coding": failing(200, b"x", Content_Encoding="br"),
 }
 
 
@@ -199,6 +217,11 @@ async def test_whatever_is_no_answer_gives_way_in_a_policy(tmp_path: Path, fault
         ("no such model", 404, "provider_not_found", "does not exist"),
         ("pinned there", 502, "provider_failed", "pinned"),
         ("full there", 502, "provider_failed", "no room"),
+        ("odd status", 502, "provider_failed", "status 418"),
+        ("a gateway's limit", 413, "provider_refused", "Entity Too Large"),
+        ("no HTTP", 502, "provider_answer_wrong", "cannot be read: Bad status line"),
+        ("no header", 502, "provider_answer_wrong", "cannot be read"),
+        ("unread coding", 502, "provider_answer_wrong", "content-encoding"),
     ],
 )
 async def test_what_a_client_is_told(tmp_path: Path, fault: str, status: int, code: str, words: str) -> None:
@@ -213,6 +236,10 @@ async def test_what_a_client_is_told(tmp_path: Path, fault: str, status: int, co
         if code == "provider_key_refused":
             assert "lemon-tray provider add cloud" in answer.error["hint"]
             assert s.providers.views[0].state == State.REFUSED
+        else:
+            # It answers, if oddly: its other models are not to suffer.
+            assert s.providers.views[0].state == State.READY
+        assert s.providers.views[0].in_use == 0
 
 
 async def test_a_request_that_is_wrong_is_told_as_the_provider_tells_it(tmp_path: Path) -> None:
@@ -350,6 +377,60 @@ async def test_an_answer_that_breaks_off_gets_a_true_status(tmp_path: Path) -> N
         assert (answer.status, answer.error["code"]) == (502, "provider_cut")
 
 
+NO_END = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        # Cut off where no length tells: the bytes themselves must.
+        (garbling(NO_END + b'{"id":"c","model":"big","choi'), "provider_answer_wrong", "no complete JSON"),
+        (garbling(NO_END), "provider_answer_wrong", "no complete JSON"),
+        (failing(200, b"this is not json"), "provider_answer_wrong", "this is not json"),
+        (failing(200, b"[1,2]"), "provider_answer_wrong", "no complete JSON"),
+        (failing(200, b'{"error":{"message":"boom","code":502}}'), "provider_failed", "boom"),
+    ],
+)
+@pytest.mark.parametrize("model", ["cloud/big", "auto"])
+async def test_what_is_no_answer_never_passes_as_one(
+    tmp_path: Path, script: Script, code: str, words: str, model: str, stream: bool
+) -> None:
+    async with remote(tmp_path, script) as s:
+        s.api.policies["auto"] = escalating()
+        answer = await s.ask("POST", CHAT, chat(stream, model, "python"))
+        assert (answer.status, answer.error["code"]) == (502, code)
+        assert words in answer.error["message"]
+        assert s.providers.views[0].in_use == 0
+
+
+async def test_an_answer_with_an_empty_error_beside_it_is_one(tmp_path: Path) -> None:
+    body = b'{"model":"cloud/big","error":null,"choices":[]}'
+    async with remote(tmp_path, failing(200, body)) as s:
+        assert bytes((await s.ask("POST", CHAT, chat(model="cloud/big"))).body) == body
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+async def test_a_stream_that_the_provider_leaves_open_after_its_last_event_ends(
+    tmp_path: Path, end: bytes
+) -> None:
+    left = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.begin_stream()
+        await peer.chunk(b'data: {"model":"big","choices":[]}' + end * 2)
+        await peer.chunk(b"data: [DO")
+        await peer.chunk(b"NE]" + end * 2)
+        await peer.left()
+        left.set()
+
+    async with remote(tmp_path, script) as s, asyncio.timeout(30):
+        answer = await s.ask("POST", CHAT, chat(True, "cloud/big"))
+        assert answer.body.endswith(b"data: [DONE]" + end * 2)
+        await left.wait()
+        assert s.providers.views[0].in_use == 0
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
 async def test_an_answer_that_is_compressed_though_nobody_asked(
@@ -406,6 +487,29 @@ async def test_a_client_that_leaves_ends_the_request_there(tmp_path: Path) -> No
             await client.answer(lambda a: b"cloud/big" in a.body)
         async with asyncio.timeout(20):
             await left.wait()
+
+
+async def test_an_answer_that_comes_when_its_client_has_just_left_is_closed() -> None:
+    class Response:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    response = Response()
+
+    class Late(RemoteWorker):
+        async def post(self, *_: Any) -> Any:
+            # After this has its result, and before who waits for that is woken.
+            asyncio.get_running_loop().call_soon(asking.cancel)
+            return response
+
+    exchange = RemoteExchange(cast(Relay, None), Late(cast(Live, None), cast(Model, None), patient=True))
+    asking = asyncio.ensure_future(exchange.send("/v1/chat/completions", (), b"{}"))
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    exchange.close()
+    assert response.closed
 
 
 async def test_a_client_that_leaves_before_the_answer_ends_the_request_there(tmp_path: Path) -> None:
