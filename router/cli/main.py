@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import sys
@@ -46,8 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         parser().print_help(sys.stderr)
         return EXIT_USAGE
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal's encoding lacks
+            stream.reconfigure(errors="replace")
     try:
-        return command(Context(Paths.default(), os.environ, getattr(arguments, "endpoint", None)), arguments)
+        status = command(
+            Context(Paths.default(), os.environ, getattr(arguments, "endpoint", None)), arguments
+        )
+        if sys.stdout is not None:  # closed by who started it
+            sys.stdout.flush()  # here, where a fault of it can still be told
+        return status
     except NotRunning as error:
         _complain(error)
         return EXIT_NOT_RUNNING
@@ -55,11 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(error)
         return EXIT_ERROR
     except BrokenPipeError:
-        # Whoever read the output has gone; Python must not complain of it again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has gone.
+        _give_up_output()
+        return EXIT_ERROR
+    except OSError as error:
+        if error.filename is None:  # a full disk under the output
+            _give_up_output()
+        _complain(RouterError(f"{error.filename or 'The output'}: {error.strerror or error}."))
         return EXIT_ERROR
     except KeyboardInterrupt:
         return 130
+
+
+def _give_up_output() -> None:
+    """Python must not complain at its end of what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: RouterError) -> None:

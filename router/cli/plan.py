@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from router.cli.status import plain
-from router.units import gib
+from router.units import NBSP, gib
 
 _COLUMNS: Final = (
     ("needed", "needed"),
@@ -57,7 +57,7 @@ def render_plan(table: Mapping[str, Any]) -> str:
             lines.append(notes[number])
     if table.get("estimate"):
         lines += ["", "Weights and cache are an upper bound here."]
-    return "\n".join(lines)
+    return "\n".join(line.replace(NBSP, " ") for line in lines)
 
 
 def _how(table: Mapping[str, Any]) -> str:

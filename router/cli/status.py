@@ -8,9 +8,12 @@ from router.units import NBSP, gib
 
 
 def plain(text: str) -> str:
-    """Text that cannot steer a terminal: names come from files and from other programs."""
+    """Text that cannot steer a terminal: names come from files and from other programs.
+
+    Spaces are plain, so that `grep` finds "1.5 GiB".
+    """
     return "".join(
-        char if char.isprintable() or char == NBSP else "\N{REPLACEMENT CHARACTER}" for char in text
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text.replace(NBSP, " ")
     )
 
 

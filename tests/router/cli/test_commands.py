@@ -142,10 +142,10 @@ def test_the_text_names_everything_and_steers_no_terminal() -> None:
     assert "2 loaded and 1 loading, room for 3 (max_loaded_models 1, policies name 3, autosize on)" in text
     assert "lemon-tray config set llm_pool_autosize=false" in text
     assert "GPU 1: unknown (driver hangs)" in text
-    assert "m\ufffd[2J: loading 43%, 9.0\u00a0GiB, 1 in use, 2 waiting, pinned" in text
+    assert "m\ufffd[2J: loading 43%, 9.0 GiB, 1 in use, 2 waiting, pinned" in text
     assert "triage: a, b; not found: b" in text
     assert "old (off): a" in text
-    assert "demo: running 1.0\u00a0GiB of 2.0\u00a0GiB" in text
+    assert "demo: running 1.0 GiB of 2.0\u00a0GiB" in text
     assert "Waiting requests: 2 (m 2)" in text
     assert "\x1b" not in text
 
@@ -164,7 +164,7 @@ def test_the_text_says_what_is_wrong() -> None:
     )
     assert "Problems:\n  config.json: port is wrong.\n  m was killed.\n" in text
     assert "policies name 3, memory for 2 of these" in text
-    assert "kept for waiting loads 1.0\u00a0GiB" in text
+    assert "kept for waiting loads 1.0 GiB" in text
     assert "demo: failed: There is no network." in text
 
 

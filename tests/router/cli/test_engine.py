@@ -94,7 +94,7 @@ async def test_list(endpoint: str, router: FakeRouter, capsys: pytest.CaptureFix
         "* b100-vulkan        llama.cpp b100 (Vulkan): A \N{REPLACEMENT CHARACTER}[2JCard",
         "  /opt/llama-server  llama-server: cannot be used: it exits with 1",
         "To fetch with lemon-tray engine get ID:",
-        "  b101-vulkan        llama.cpp b101 (Vulkan), 60\N{NO-BREAK SPACE}MiB",
+        "  b101-vulkan        llama.cpp b101 (Vulkan), 60 MiB",
         "  rocm               llama.cpp (ROCm)",
     ]
     assert router.calls == [("GET /internal/engines", None)]
