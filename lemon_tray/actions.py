@@ -17,6 +17,7 @@ from lemon_tray.present_policies import DecisionView, present_decision
 from lemon_tray.view import Banner, BannerKind, Command, Kind, Option
 from lemon_tray.words import translate
 from router.errors import RouterError
+from router.snapshot import DeletionView
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class Actions(QObject):
     tried = Signal(object)
     pulled = Signal(str, str)
     """A model was asked for: its name, and why it is refused, "" when it has begun."""
+    deletion = Signal(str, object)
+    """A model, and what deleting it would take away, or why it is not deleted; None when it is."""
 
     def __init__(self, door: Door, loop: asyncio.AbstractEventLoop, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -56,6 +59,10 @@ class Actions(QObject):
             case Kind.UNLOAD:
                 self._given_up.add(command.target)
                 self._start(self._unload(command.target))
+            case Kind.PLAN_DELETION:
+                self._start(self._plan_deletion(command.target))
+            case Kind.DELETE:
+                self._start(self._delete(command.target))
             case Kind.FREE_ALL:
                 self._start(self._free_all())
             case Kind.PIN:
@@ -162,6 +169,23 @@ class Actions(QObject):
         except RouterError as error:
             title = translate("Actions", "{model} was not unloaded").format(model=plain(model, 24))
             self.failed.emit(fault_banner(f"unload:{model}", title, said(error)))
+
+    async def _plan_deletion(self, model: str) -> None:
+        answer: DeletionView | str
+        try:
+            answer = await self._door.plan_deletion(model)
+        except RouterError as error:
+            answer = said(error)
+        self.deletion.emit(model, answer)
+
+    async def _delete(self, model: str) -> None:
+        try:
+            await self._door.delete_model(model)
+        except RouterError as error:
+            log.warning("%s was not deleted: %s", model, error.message)
+            self.deletion.emit(model, said(error))
+        else:
+            self.deletion.emit(model, None)
 
     async def _free_all(self) -> None:
         try:

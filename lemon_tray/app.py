@@ -221,6 +221,7 @@ class Shell(QObject):
         self.windows.plan_wanted.connect(self.actions.plan)
         self.actions.planned.connect(self.windows.show_plan)
         self.actions.pulled.connect(self.windows.show_pull)
+        self.actions.deletion.connect(self.windows.show_deletion)
         self.windows.try_wanted.connect(self.actions.try_policy)
         self.actions.tried.connect(self.windows.show_answer)
         self.notices = Notices(self._is_banner_shown, self)

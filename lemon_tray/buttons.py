@@ -35,6 +35,7 @@ class Button(QAbstractButton):
         self._primary = False
         self._glyph = ""
         self._ring = False
+        self.is_grave = False  # what it does cannot be taken back
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.ArrowCursor)
 
@@ -119,6 +120,8 @@ class Button(QAbstractButton):
             ground, edge, ink = look.colour("lemon"), look.colour("accedge"), look.colour("on_lemon")
         elif self.isEnabled() and (self.isDown() or self.underMouse()):
             ground = look.colour("hover")
+        if self.is_grave:
+            edge = ink = look.colour("error.ink")
         if not self.isEnabled():
             ink = look.colour("ctl")
         painter.setPen(QPen(edge, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from router.snapshot import Snapshot
+from router.snapshot import DeletionView, Snapshot
 
 
 class Pull(Protocol):
@@ -71,6 +71,20 @@ class Door(Protocol):
 
         Raises:
             RouterError: there is no such notice.
+        """
+
+    async def plan_deletion(self, name: str) -> DeletionView:
+        """What deleting a model would take away.
+
+        Raises:
+            RouterError: it is in use, or its files are not the app's to delete.
+        """
+
+    async def delete_model(self, name: str) -> object:
+        """Delete the files of a model that nothing else needs.
+
+        Raises:
+            RouterError: it is in use, its files are not the app's to delete, or cannot be deleted.
         """
 
     async def pull(self, name: str) -> Pull:

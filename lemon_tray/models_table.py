@@ -242,9 +242,13 @@ class CatalogDelegate(QStyledItemDelegate):
 
 
 class CatalogTable(QTableView):
-    """The list. Enter, Space or the button of a row act on it; `chosen` tells which one is current."""
+    """The list. Enter, Space or the button of a row act on it; `chosen` tells which one is current.
+
+    `delete_wanted` tells that the current one is to be deleted.
+    """
 
     act = Signal(object)
+    delete_wanted = Signal()
     chosen = Signal(str)
 
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
@@ -332,6 +336,9 @@ class CatalogTable(QTableView):
             return
         if event.key() == Qt.Key.Key_Escape:
             event.ignore()
+            return
+        if event.key() == Qt.Key.Key_Delete:
+            self.delete_wanted.emit()
             return
         super().keyPressEvent(event)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, Qt, QTimer, Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from lemon_tray.buttons import Button
-from lemon_tray.fields import Combo, Entry, Segmented
+from lemon_tray.deletion_prompt import DeletionPrompt
+from lemon_tray.fields import Segmented
 from lemon_tray.labels import Run, Text
+from lemon_tray.load_form import LoadForm
 from lemon_tray.models_table import VERDICTS, CatalogTable, legend_colours
 from lemon_tray.paint import draw_glyph, hatch_fill, rounded
 from lemon_tray.placing import flipped, mirrored, put, worded
@@ -20,143 +22,20 @@ from lemon_tray.present_catalog import (
     PlanView,
     Verdict,
     facts,
-    load_options,
     present_catalog,
+    present_deletion,
     shown_rows,
     type_text,
     types_of,
 )
-from lemon_tray.present_devices import HOST, device_labels, usable_devices
 from lemon_tray.search import SearchWindow
-from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.view import Command, Kind
 from lemon_tray.windows import Line, row_of_window
 from lemon_tray.words import translate
-from router.snapshot import Snapshot
+from router.snapshot import DeletionView, Snapshot
 
 PLAN_AFTER_MS: Final = 300
-CPU_ONLY: Final = "cpu"
-CONTEXTS: Final = ("auto", "4096", "8192", "16384", "32768")
-CACHES: Final = ("f16", "q8_0", "q4_0")
-
-
-class _Field(QWidget):
-    """A labelled choice that may be left open."""
-
-    changed = Signal()
-
-    def __init__(self, look: Look, label: str, width: int, editable: bool, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.look = look
-        self._width = width
-        self.label = Text(look, Role.SMALL, "ink2", parent=self)
-        self.label.show_text(label)
-        self.combo = Combo(look, self)
-        self.combo.setEditable(editable)
-        if editable:
-            entry = Entry(look)
-            entry.put_into_combo()
-            entry.setPlaceholderText(translate("Catalog", "as set"))
-            self.combo.setLineEdit(entry)
-            self.combo.setCompleter(None)  # type: ignore[arg-type]  # none is what Qt documents
-            self.combo.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
-            entry.setAccessibleName(label)
-        self.combo.setAccessibleName(label)
-        self.combo.currentTextChanged.connect(lambda _text: self.changed.emit())
-        self.restyle()
-
-    def restyle(self) -> None:
-        px = self.look.px
-        self.setFixedSize(px(self._width), px(50))
-        self.label.place(0, 0, px(self._width))
-        self.combo.setFixedWidth(px(self._width))
-        put(self.combo, 0, px(18))
-
-
-class LoadForm(QWidget):
-    """The options of one load. What is left open is taken from the model's own options and the settings."""
-
-    changed = Signal()
-
-    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.look = look
-        self._devices: dict[str, str] = {}
-        self.fields: dict[str, _Field] = {}
-        for key, label, width, editable in (
-            ("ctx_size", translate("Catalog", "Context"), 104, True),
-            ("device", translate("Catalog", "Device"), 152, False),
-            ("n_gpu_layers", translate("Catalog", "GPU layers"), 96, True),
-            ("parallel", translate("Catalog", "Slots"), 88, True),
-            ("cache_type", translate("Catalog", "KV cache"), 96, False),
-            ("keep_alive", translate("Catalog", "Keep for"), 104, True),
-        ):
-            field = self.fields[key] = _Field(look, label, width, editable, self)
-            field.changed.connect(self.changed)
-        open_ = translate("Catalog", "as set")
-        self.fields["ctx_size"].combo.offer(("", *CONTEXTS))
-        self.fields["n_gpu_layers"].combo.offer(("", "all", "0"))
-        self.fields["parallel"].combo.offer(("", "1", "2", "4", "8"))
-        self.fields["keep_alive"].combo.offer(("", "10m", "1h", "24h", "-1"))
-        self.fields["cache_type"].combo.offer((open_, *CACHES))
-        self.save = Switch(look, self)
-        self.save_label = Text(look, Role.SMALL, parent=self)
-        self.save_label.show_text(translate("Catalog", "Keep these options for the model"))
-        self.save.setAccessibleName(self.save_label.text())
-        self.save.asked.connect(self.save.show_value)
-        self._arrange()
-
-    def show_devices(self, snapshot: Snapshot) -> None:
-        """Offer the devices that the engine reaches."""
-        labels = device_labels(snapshot)
-        words = {translate("Catalog", "as set"): ""}
-        for device in usable_devices(snapshot):
-            if device.kind != HOST:
-                words[labels[device.id]] = labels[device.id]
-        words[translate("Catalog", "processor only")] = CPU_ONLY
-        if words != self._devices:
-            self._devices = words
-            self.fields["device"].combo.offer(words)
-
-    def clear(self) -> None:
-        """Leave everything open."""
-        for field in self.fields.values():
-            field.combo.blockSignals(True)
-            field.combo.setCurrentIndex(0)
-            if field.combo.isEditable():
-                field.combo.setEditText("")
-            field.combo.blockSignals(False)
-        self.save.show_value(False)
-
-    def options(self) -> dict[str, Any]:
-        """What is filled in, as options of a load."""
-        texts = {key: field.combo.currentText() for key, field in self.fields.items()}
-        texts["device"] = self._devices.get(texts["device"], "")
-        cache = self.fields["cache_type"].combo
-        word = cache.currentText() if cache.currentIndex() > 0 else ""
-        del texts["cache_type"]
-        options = load_options({**texts, "cache_type_k": word, "cache_type_v": word})
-        if options and self.save.isChecked():
-            options["save_options"] = True
-        return options
-
-    def restyle(self) -> None:
-        self._arrange()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._arrange()
-
-    def _arrange(self) -> None:
-        px, x = self.look.px, 0
-        for field in self.fields.values():
-            put(field, x, 0)
-            x += field.width() + px(12)
-        y = px(58)
-        put(self.save, 0, y)
-        self.save_label.place(px(44), y + px(2), self.save_label.natural_width() + 1)
-        self.setMinimumSize(x, y + px(24))
 
 
 class Details(QWidget):
@@ -179,6 +58,13 @@ class Details(QWidget):
         self.pin = Button(look, parent=self)
         self.copy = Button(look, parent=self)
         self.copy.show_as(translate("Catalog", "Copy name"))
+        self.delete = Button(look, parent=self)
+        self.delete.show_as(translate("Catalog", "Delete…"))
+        self.prompt = DeletionPrompt(look, self)
+        self.prompt.hide()
+        self.prompt.sure.clicked.connect(self._delete)
+        self.prompt.keep.clicked.connect(self.keep_files)
+        self.delete.clicked.connect(self.ask_deletion)
         self.load.clicked.connect(self._load)
         self.pin.clicked.connect(self._pin)
         self.copy.clicked.connect(self._copy)
@@ -201,6 +87,7 @@ class Details(QWidget):
         if row.model != before:
             self.form.clear()
             self.show_plan("", None)
+            self._show_prompt(False)
             if not row.loaded and row.action is not None:
                 self._ask_plan.start()
         self.name.show_runs([Run(row.label)])
@@ -224,6 +111,9 @@ class Details(QWidget):
         pin = translate("Catalog", "Unpin") if row.pinned else translate("Catalog", "Pin")
         self.pin.show_as(pin)
         self.pin.setEnabled(row.action is not None)
+        self.delete.setEnabled(not row.keeps)
+        self.delete.setToolTip(row.keeps)
+        self.delete.setAccessibleDescription(row.keeps)
 
     def show_plan(self, model: str, plan: PlanView | None) -> None:
         """Show what a plan said of `model`, if that is still the chosen one."""
@@ -257,6 +147,47 @@ class Details(QWidget):
         if self.row is not None:
             self.asked.emit(Command(Kind.COPY, "text", self.row.model))
 
+    # Deleting: first what would go is asked for, then the user, then it is done.
+
+    def ask_deletion(self) -> None:
+        """Ask what deleting the model would take away, if it can be deleted."""
+        if self.row is not None and self.delete.isEnabled() and self.prompt.isHidden():
+            self.asked.emit(Command(Kind.PLAN_DELETION, self.row.model))
+
+    def show_deletion(self, model: str, answer: DeletionView | str | None) -> None:
+        """Ask the user for the deletion of `model`, or say why it is not deleted; None: it is."""
+        if self.row is None or model != self.row.model:
+            return
+        if answer is not None:
+            self.prompt.show_deletion(present_deletion(model, answer))
+        self._show_prompt(answer is not None)
+
+    def keep_files(self) -> None:
+        """Put the question away, and delete nothing."""
+        self._show_prompt(False)
+        self.delete.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _delete(self) -> None:
+        if self.row is not None:
+            self.prompt.show_busy()
+            self.asked.emit(Command(Kind.DELETE, self.row.model))
+
+    def _show_prompt(self, shown: bool) -> None:
+        self.prompt.setVisible(shown)
+        for part in (self.load, self.pin, self.copy, self.delete, self.name, self.fact_text, self.form):
+            part.setVisible(not shown)
+        self.plan_text.setVisible(not shown)
+        if shown:
+            self.prompt.keep.setFocus(Qt.FocusReason.OtherFocusReason)
+        self.arrange()
+        self.update()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and not self.prompt.isHidden():
+            self.keep_files()
+        else:
+            super().keyPressEvent(event)
+
     def restyle(self) -> None:
         self.arrange()
 
@@ -265,9 +196,12 @@ class Details(QWidget):
         self.arrange()
 
     def arrange(self) -> None:
+        if not self.prompt.isHidden():
+            self.setFixedHeight(self.prompt.place(self.width()))
+            return
         px, x, y = self.look.px, self.look.px(24), self.look.px(12)
         right = self.width() - x
-        for button in (self.load, self.pin, self.copy):
+        for button in (self.load, self.pin, self.copy, self.delete):
             width = button.natural_width()
             right -= width
             put(button, right, y, width, px(32))
@@ -284,7 +218,7 @@ class Details(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         look, painter = self.look, QPainter(self)
-        if self._plan is not None and self._plan.verdict is not Verdict.UNKNOWN:
+        if self.prompt.isHidden() and self._plan is not None and self._plan.verdict is not Verdict.UNKNOWN:
             glyph, colour = VERDICTS[self._plan.verdict]
             centre = QPointF(flipped(self, look.px(34)), self.plan_text.y() + look.px(8))
             draw_glyph(painter, glyph, centre, look.px(16), look.colour(colour))
@@ -366,6 +300,7 @@ class ModelsWindow(SearchWindow):
         self.nothing.setFixedHeight(look.px(48))
         self.details = Details(look)
         self.details.asked.connect(self.ask)
+        self.table.delete_wanted.connect(self.details.ask_deletion)
         self.details.plan_wanted.connect(self.plan_wanted)
         self._top = row_of_window(look, 12)
         self._lay_out()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -10,10 +11,11 @@ from msgspec import Struct
 
 from lemon_tray.names import percent, plain
 from lemon_tray.present_devices import HOST, device_labels, usable_devices
-from lemon_tray.present_models import load_progress
+from lemon_tray.present_models import load_progress, why_it_failed
 from lemon_tray.view import Command, Kind
 from lemon_tray.words import counted, translate
 from router.snapshot import (
+    DeletionView,
     DeviceState,
     DeviceView,
     ModelView,
@@ -25,6 +27,8 @@ from router.snapshot import (
 from router.units import GIB, MIB, NBSP, gib
 
 MAX_BARS: Final = 3
+MAX_FILES: Final = 4
+_NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 PARTLY_FROM: Final = 0.4
 """With a larger share of its memory on the host, a model on cards runs notably slower."""
 
@@ -67,11 +71,23 @@ class CatalogRow(Struct, frozen=True):
     loaded: bool
     pinned: bool
     accessible: str
+    keeps: str = ""
+    """Why its files cannot be deleted now; "" if they can."""
 
 
 class Fact(Struct, frozen=True):
     label: str
     text: str
+
+
+class Deletion(Struct, frozen=True):
+    """A deletion as it is asked about: `lines` name the files, `stays` says why nothing is deleted."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    warning: str = ""
+    button: str = ""
+    stays: str = ""
 
 
 class PlanView(Struct, frozen=True):
@@ -97,7 +113,7 @@ def present_catalog(snapshot: Snapshot) -> tuple[CatalogRow, ...]:
     devices = _devices(snapshot)
     labels = device_labels(snapshot)
     failures = _failures(snapshot, residents)
-    models = sorted(snapshot.models, key=lambda m: (m.name not in residents, m.name.casefold()))
+    models = sorted(snapshot.models, key=lambda m: (m.name not in residents, in_order(m.name)))
     known = {m.name for m in models}
     gone = [ModelView(r.model, r.type, 0, 0) for r in snapshot.residents if r.model not in known]
     return tuple(
@@ -124,6 +140,12 @@ def types_of(snapshot: Snapshot) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: -item[1])
 
 
+def in_order(name: str) -> list[tuple[int, int, str]]:
+    """What names are sorted by: letters of either case alike, numbers by their value."""
+    parts = [part for part in _NUMBERS.split(name.casefold()) if part]
+    return [(0, int(p), p) if _NUMBERS.fullmatch(p) else (1, 0, p) for p in parts]
+
+
 def _devices(snapshot: Snapshot) -> list[DeviceView]:
     usable = usable_devices(snapshot)
     return [d for d in usable if d.kind != HOST] or usable
@@ -135,7 +157,7 @@ def _failures(snapshot: Snapshot, residents: Mapping[str, ResidentView]) -> dict
         if entry.model is None:
             continue
         if entry.code in ("load_failed", "worker_died") and entry.severity is Severity.ERROR:
-            found[entry.model] = entry.reason or entry.message
+            found[entry.model] = why_it_failed(entry, 300)
         elif entry.code == "ready":
             found.pop(entry.model, None)
     return {model: why for model, why in found.items() if model not in residents}
@@ -144,8 +166,7 @@ def _failures(snapshot: Snapshot, residents: Mapping[str, ResidentView]) -> dict
 def _about(model: ModelView) -> str:
     parts = [type_text(model.type)]
     if model.size_bytes:
-        small = model.size_bytes < GIB // 10
-        parts.append(f"{model.size_bytes / MIB:.0f}{NBSP}MiB" if small else gib(model.size_bytes))
+        parts.append(_size_text(model.size_bytes))
     if model.context_length:
         parts.append(translate("Catalog", "{count} context").format(count=f"{model.context_length:,}"))
     if model.source:
@@ -168,7 +189,7 @@ def _row(
     else:
         verdict, title, reason, target = _verdict(model, devices)
         if failure and verdict is not Verdict.BAD:
-            reason = translate("Catalog", "Last load failed: {why}").format(why=plain(failure, 120))
+            reason = translate("Catalog", "Last load failed: {why}").format(why=failure)
         action_label, action = translate("Catalog", "Load"), Command(Kind.LOAD, model.name)
         if model.broken:
             action_label, action = "", None
@@ -189,7 +210,16 @@ def _row(
         loaded=resident is not None,
         pinned=resident is not None and resident.pinned,
         accessible=f"{name}: {title}" + (f"; {reason}" if reason else ""),
+        keeps=_why_kept(model, resident),
     )
+
+
+def _why_kept(model: ModelView, resident: ResidentView | None) -> str:
+    if resident is not None:
+        return translate("Catalog", "Unload it first.")
+    if model.foreign:
+        return translate("Catalog", "Not deleted here: {reason}").format(reason=plain(model.foreign, 300))
+    return ""
 
 
 def _resident_verdict(
@@ -318,6 +348,9 @@ def facts(snapshot: Snapshot, name: str) -> tuple[Fact, ...]:
     found = []
     if model.broken:
         found.append(Fact(translate("Catalog", "Broken"), plain(model.broken, 400)))
+    residents = {r.model: r for r in snapshot.residents}
+    if failure := _failures(snapshot, residents).get(name):
+        found.append(Fact(translate("Catalog", "Last load failed"), failure))
     if model.source:
         found.append(Fact(translate("Catalog", "Found in"), plain(model.source, 100)))
     if model.aliases:
@@ -329,6 +362,36 @@ def facts(snapshot: Snapshot, name: str) -> tuple[Fact, ...]:
     if named:
         found.append(Fact(translate("Catalog", "Named by"), ", ".join(plain(n, 40) for n in named)))
     return tuple(found)
+
+
+def present_deletion(model: str, answer: DeletionView | str) -> Deletion:
+    """What a deletion would take away, or why it does not come to one."""
+    name = plain(model)
+    if isinstance(answer, str):
+        title = translate("Catalog", "{model} is not deleted").format(model=name)
+        return Deletion(title, stays=plain(answer, 400))
+    size = _size_text(answer.freed)
+    lines = [f"`{plain(file)}`" for file in answer.files[:MAX_FILES]]
+    if (more := len(answer.files) - MAX_FILES) > 0:
+        text = counted("Catalog", "and {count} more files", more, one="and {count} more file")
+        lines.append(text.format(count=more))
+    if answer.freed:
+        warning = translate("Catalog", "This frees {size} and cannot be undone.").format(size=size)
+        button = translate("Catalog", "Delete {size}").format(size=size)
+    else:
+        warning = translate("Catalog", "Another model or program uses the same data: no space gets free.")
+        button = translate("Catalog", "Delete")
+    title = counted(
+        "Catalog",
+        "Delete {model} and its {count} files?",
+        len(answer.files),
+        one="Delete {model} and its file?",
+    ).format(model=name, count=len(answer.files))
+    return Deletion(title, tuple(lines), warning, button)
+
+
+def _size_text(count: int) -> str:
+    return f"{count / MIB:.0f}{NBSP}MiB" if count < GIB // 10 else gib(count)
 
 
 def _option_text(value: Any) -> str:

@@ -10,10 +10,24 @@ from lemon_tray.present_devices import HOST, places
 from lemon_tray.present_pool import LLM
 from lemon_tray.view import ModelRow
 from lemon_tray.words import counted, translate
-from router.snapshot import ResidentState, ResidentView, Severity, Snapshot
+from router.snapshot import FeedEntry, ResidentState, ResidentView, Severity, Snapshot
 from router.units import GIB, NBSP, gib
 
 LIFE_CODES: Final = frozenset({"load_failed", "worker_died", "ready", "admit"})
+
+
+def why_it_failed(entry: FeedEntry, limit: int) -> str:
+    """The sentence of an entry without its model's name, beside which it stands."""
+    text = entry.message
+    for beginning, instead in (
+        (f"{entry.model} could not be loaded: ", ""),
+        (f"Could not load {entry.model}: ", ""),
+        (f"The worker of {entry.model} ", "Its worker "),
+    ):
+        if text.startswith(beginning):
+            text = instead + text.removeprefix(beginning)
+            break
+    return plain(text[:1].upper() + text[1:], limit)
 
 
 def load_progress(resident: ResidentView) -> float:
@@ -136,7 +150,7 @@ def failed_rows(snapshot: Snapshot, clock: Clock) -> list[ModelRow]:
             continue
         name = plain(model)
         state = translate("Models", "Failed {time} · {reason}").format(
-            time=clock(entry.time), reason=plain(entry.reason or entry.message, 200)
+            time=clock(entry.time), reason=why_it_failed(entry, 200)
         )
         rows.append(
             ModelRow(

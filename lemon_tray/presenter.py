@@ -152,7 +152,7 @@ def _title(
     if any(b.kind is BannerKind.NOTICE for b in banners):
         return translate("Head", "{state} · 1 notice").format(state=ready)
     if status is Status.WARNING:
-        count = max(1, sum(b.kind is BannerKind.WARNING for b in banners))
+        count = max(1, sum(b.kind is BannerKind.WARNING for b in banners) + len(snapshot.failures))
         text = counted("Head", "{state} · {count} warnings", count, one="{state} · {count} warning")
         return text.format(state=ready, count=count)
     if not snapshot.scanned:

@@ -19,6 +19,8 @@ class Kind(StrEnum):
     SET = "set"
     LOAD = "load"
     UNLOAD = "unload"
+    PLAN_DELETION = "plan_deletion"
+    DELETE = "delete"
     FREE_ALL = "free_all"
     PIN = "pin"
     PAUSE = "pause"

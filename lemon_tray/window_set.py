@@ -20,7 +20,7 @@ from lemon_tray.theme import Look
 from lemon_tray.windows import AppWindow
 from router.logs import LOG_NAME
 from router.paths import Paths
-from router.snapshot import Snapshot
+from router.snapshot import DeletionView, Snapshot
 
 SETTINGS: Final = "settings"
 MODELS: Final = "models"
@@ -88,6 +88,12 @@ class WindowSet(QObject):
         window = self._windows.get(MODELS)
         if isinstance(window, ModelsWindow):
             window.show_plan(model, plan)
+
+    def show_deletion(self, model: str, answer: DeletionView | str | None) -> None:
+        """What deleting a model would take away, why it is not deleted, or None: it is."""
+        window = self._windows.get(MODELS)
+        if isinstance(window, ModelsWindow):
+            window.details.show_deletion(model, answer)
 
     def show_pull(self, name: str, refusal: str) -> None:
         """What asking for a model came to, for the window that gets them."""

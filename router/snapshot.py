@@ -190,6 +190,7 @@ class ModelView(Struct, frozen=True):
     `needs` are bytes that loading it takes with its options, all devices together, 0 if unknown; `fits` tells
     whether the memory holds it at all, were nothing else loaded; None while unknown. `source` is where it was
     found: a folder's name, `Hugging Face`, `LM Studio` or `Ollama`. `options` are those of the catalog file.
+    `foreign` says why the app does not delete its files: they are another's; "" if it can.
     """
 
     name: str
@@ -202,6 +203,15 @@ class ModelView(Struct, frozen=True):
     fits: bool | None = None
     source: str = ""
     options: dict[str, Any] = {}
+    foreign: str = ""
+
+
+class DeletionView(Struct, frozen=True):
+    """What deleting a model takes away: the names of files with their folder, and bytes that get free."""
+
+    model: str
+    files: tuple[str, ...]
+    freed: int
 
 
 class EngineView(Struct, frozen=True):

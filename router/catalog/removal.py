@@ -5,6 +5,7 @@ Everything here blocks: it runs in a thread.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
@@ -40,6 +41,21 @@ class Deleted(Struct, frozen=True):
     freed: int = 0
 
 
+@functools.lru_cache(maxsize=4096)  # asked for all models whenever one of them changes
+def why_foreign(path: str, source: str, own: Path, hub: Path | None) -> str:
+    """Why a model's file is not ours to delete, as a sentence; "" if it is. It looks at names only.
+
+    `source` is where the model was found; `own` and `hub` are as for `plan_removal`.
+    """
+    if hub is not None and _is_below(Path(path), hub):
+        parts = Path(path).relative_to(hub).parts
+        if len(parts) < _SNAPSHOT_PARTS or parts[1] != "snapshots":
+            return f"{readable(path)} does not lie in the cache as models do."
+    elif not _is_below(Path(path), own):
+        return f"{readable(path)} is not a file that Lemon Tray keeps{f' ({source})' if source else ''}."
+    return ""
+
+
 def plan_removal(model: Model, others: Iterable[Model], own: Path, hub: Path | None) -> Removal:
     """What deleting a model takes away.
 
@@ -51,18 +67,17 @@ def plan_removal(model: Model, others: Iterable[Model], own: Path, hub: Path | N
     Raises:
         Forbidden: its files are another program's, or lie in a folder of the user's.
     """
-    path = Path(model.path)
-    needed = {os.path.realpath(used) for other in others for used in _files_of(other)}
-    if hub is not None and _is_below(path, hub):
-        return _of_hub(model, hub, needed)
-    if not _is_below(path, own):
+    if why := why_foreign(model.path, model.source, own, hub):
         raise Forbidden(
-            f"{model.name} is not deleted: {readable(path)} is not a file that Lemon Tray keeps"
-            f"{f' ({model.source})' if model.source else ''}.",
+            f"{model.name} is not deleted: {why}",
             code="foreign_file",
             param="model_name",
             hint="Delete it where it came from.",
         )
+    path = Path(model.path)
+    needed = {os.path.realpath(used) for other in others for used in _files_of(other)}
+    if hub is not None and _is_below(path, hub):
+        return _of_hub(model, hub, needed)
     files = list(_shards(path))
     if model.mmproj and Path(model.mmproj).parent == path.parent:
         files.append(Path(model.mmproj))
@@ -116,12 +131,6 @@ def _shards(path: Path) -> Iterator[Path]:
 def _of_hub(model: Model, hub: Path, needed: set[str]) -> Removal:
     first = Path(model.path)
     parts = first.relative_to(hub).parts
-    if len(parts) < _SNAPSHOT_PARTS or parts[1] != "snapshots":
-        raise Forbidden(
-            f"{model.name} is not deleted: {readable(first)} does not lie in the cache as models do.",
-            code="foreign_file",
-            param="model_name",
-        )
     repo = hub / parts[0]
     snapshots = repo / "snapshots"
     commit = snapshots / parts[2]

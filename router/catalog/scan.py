@@ -435,12 +435,21 @@ def _item(group: Sequence[_Candidate], cache: HeaderCache) -> _Item:
     if not fault:
         result = cache.get(paths, identity)
         if isinstance(result, str):
-            fault = result
+            fault = _without_folder(result, paths)
         elif _has_changed(candidate):
             fault = "it is still being written"
         else:
             header = result
     return _Item(tuple(group), identity, header, fault)
+
+
+def _without_folder(fault: str, paths: Sequence[Path]) -> str:
+    """A fault without the path that it begins with: of several files, the name tells which one it is."""
+    for path in paths:
+        if fault.startswith(f"{path}: "):
+            rest = fault.removeprefix(f"{path}: ")
+            return f"{readable(path.name)}: {rest}" if len(paths) > 1 else rest
+    return fault
 
 
 def _identity(candidate: _Candidate) -> Identity:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from router.catalog.hub_cache import folder_of
 from router.catalog.model import Model
 from router.catalog.places import PlaceKind, stores
 from router.catalog.pull import DOWNLOADING, RESOLVING, Puller, PullProgress
-from router.catalog.removal import Deleted, Removal, plan_removal, remove
+from router.catalog.removal import Deleted, Removal, plan_removal, remove, why_foreign
 from router.errors import Conflict, ModelNotFound, RouterError, Unavailable
 from router.paths import Paths
 from router.service.downloads import Downloads, Progress
@@ -233,13 +233,17 @@ class Pulling:
             raise ModelNotFound(f"There is no model {name}.", param="model", hint=hint)
         return model
 
-    async def delete(self, model: Model) -> Deleted:
-        """Delete the files of a model that nothing else needs.
+    def foreign(self, models: Iterable[Model]) -> dict[str, str]:
+        """By name, why a model's files are not ours to delete; "" if they are."""
+        root = self._hub_root()
+        return {m.name: why_foreign(m.path, m.source, self._models_dir, root) for m in models}
+
+    async def plan_deletion(self, model: Model) -> Removal:
+        """What `delete` would take away.
 
         Raises:
             Conflict: it is loaded, pinned or being pulled.
             Forbidden: its files are not ours to delete.
-            RouterError: a file cannot be deleted.
         """
         reason = self._residency(model.name)
         if reason:
@@ -252,7 +256,17 @@ class Pulling:
         root = self._hub_root()
         self._check_not_pulled(model, root)
         others = [other for other in self._catalog.models.values() if other.name != model.name]
-        removal = await asyncio.to_thread(plan_removal, model, others, self._models_dir, root)
+        return await asyncio.to_thread(plan_removal, model, others, self._models_dir, root)
+
+    async def delete(self, model: Model) -> Deleted:
+        """Delete the files of a model that nothing else needs.
+
+        Raises:
+            Conflict: it is loaded, pinned or being pulled.
+            Forbidden: its files are not ours to delete.
+            RouterError: a file cannot be deleted.
+        """
+        removal = await self.plan_deletion(model)
 
         def work() -> Removal:
             remove(removal)

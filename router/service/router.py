@@ -10,6 +10,7 @@ from typing import Any
 from router.catalog.model import Model
 from router.catalog.options import NO_OPTIONS, LoadOptions
 from router.catalog.removal import Deleted
+from router.catalog.survey import readable
 from router.errors import BadRequest, Conflict, ModelNotFound, NotFound
 from router.policy.document import Policy
 from router.policy.evaluate import Decision
@@ -27,6 +28,7 @@ from router.service.pulling import DEMO_NAME, Pull
 from router.service.wiring import Wiring
 from router.settings import schema
 from router.snapshot import (
+    DeletionView,
     ProviderView,
 )
 from router.web.app import Endpoint
@@ -443,6 +445,29 @@ class Router(Wiring):
         if name in self._policies.policies:
             await self._policies.delete(name)
             return Deleted(name, "policy")
+        return await self.delete_model(name)
+
+    async def plan_deletion(self, name: str) -> DeletionView:
+        """What `delete_model` would take away.
+
+        Raises:
+            ModelNotFound: there is no such model.
+            Conflict: the model is loaded, pinned or being pulled.
+            Forbidden: its files are not ours to delete.
+        """
+        model = self._model(name)
+        removal = await self._pulling.plan_deletion(model)
+        return DeletionView(model.name, tuple(map(readable, removal.files)), removal.freed)
+
+    async def delete_model(self, name: str) -> Deleted:
+        """Delete the files of a model, as `delete`, also where a policy has the same name.
+
+        Raises:
+            ModelNotFound: there is no such model.
+            Conflict: the model is loaded, pinned or being pulled.
+            Forbidden: its files are not ours to delete.
+            RouterError: a file cannot be deleted.
+        """
         return await self._pulling.delete(self._model(name))
 
     async def cancel_download(self, name: str) -> None:

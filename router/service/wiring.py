@@ -427,9 +427,10 @@ class Wiring(ABC):
             self._reconciler.feed.add(code, message, severity=severity)
 
     def _show_models(self) -> None:
-        sizes = self._sizing.sizes
+        sizes, models = self._sizing.sizes, self._catalog.models.values()
+        foreign = self._pulling.foreign(models)
         self._model_views = tuple(
-            _shown(model, sizes.get(model.name, Size())) for model in self._catalog.models.values()
+            _shown(model, sizes.get(model.name, Size()), foreign[model.name]) for model in models
         )
 
     def _look_in_places(self) -> None:
@@ -585,7 +586,7 @@ class Wiring(ABC):
         return structs.replace(snapshot, status=status_of(snapshot))
 
 
-def _shown(model: Model, size: Size) -> ModelView:
+def _shown(model: Model, size: Size, foreign: str) -> ModelView:
     return ModelView(
         name=model.name,
         type=model.type,
@@ -597,4 +598,5 @@ def _shown(model: Model, size: Size) -> ModelView:
         fits=size.fits,
         source=model.source,
         options=as_mapping(model.options),
+        foreign=foreign,
     )

@@ -86,6 +86,10 @@ async def test_a_model_is_pulled_used_and_deleted_and_never_while_it_is_in_use(
         router.router.pin(NAME, True)
         assert (await router.post("/v1/delete", {"model_name": NAME}, status=409))["error"]["hint"]
         router.router.pin(NAME, False)
+        plan = await router.router.plan_deletion(NAME)
+        assert (plan.model, plan.freed) == (NAME, len(tiny))
+        assert [Path(file).name for file in plan.files] == ["Tiny-F16.gguf"]
+        assert [m.foreign for m in router.router.snapshot.models] == [""]
         assert (await router.post("/v1/delete", {"model_name": NAME}))["bytes_freed"] == len(tiny)
         assert (await router.get("/v1/models"))["data"] == []
         assert not list((tmp_path / "hub").rglob("*F16*"))
@@ -191,8 +195,11 @@ async def test_names_and_settings_that_do_not_allow_it(tmp_path: Path, hub: Loca
             await router.router.pull("llama3.2")
         with pytest.raises(Conflict, match="model_sources"):
             await router.router.pull(REPO)
-        with pytest.raises(Forbidden, match="is not a file that Lemon Tray keeps"):
-            await router.router.delete("mine")
+        for ask in (router.router.delete, router.router.plan_deletion):
+            with pytest.raises(Forbidden, match="is not a file that Lemon Tray keeps"):
+                await ask("mine")
+        (mine,) = router.router.snapshot.models
+        assert "is not a file that Lemon Tray keeps" in mine.foreign
         assert not hub.asked
 
 

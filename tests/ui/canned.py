@@ -277,7 +277,7 @@ def lost() -> Snapshot:
                 severity=Severity.ERROR,
                 code="worker_died",
                 model="Llama-3.3-70B",
-                reason="worker ended, GPU lost",
+                reason="worker_died",
             ),
             entry(3, 4, "RTX 3090 stopped answering (GPU is lost). Its memory is unknown."),
         ),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from router.errors import RouterError
-from router.snapshot import DownloadView, PoolView, Snapshot
+from router.snapshot import DeletionView, DownloadView, PoolView, Snapshot
 
 
 class FakePull:
@@ -88,6 +88,14 @@ class FakeDoor:
 
     async def free_all(self) -> None:
         await self._answer("free_all")
+
+    async def plan_deletion(self, name: str) -> DeletionView:
+        await self._answer("plan_deletion", name)
+        return DeletionView(name, (f"/models/{name}.gguf",), 3 << 30)
+
+    async def delete_model(self, name: str) -> None:
+        await self._answer("delete", name)
+        self.publish(models=tuple(m for m in self._snapshot.models if m.name != name))
 
     async def tell_notice(self, notice: str) -> None:
         await self._answer("told", notice)

@@ -21,6 +21,7 @@ from lemon_tray.present_catalog import PlanView, Verdict
 from lemon_tray.theme import DARK, LIGHT, Look
 from lemon_tray.view import Command, Kind
 from router.errors import BadRequest
+from router.snapshot import DeletionView
 from tests.ui import canned
 from tests.ui.conftest import Paints, until
 from tests.ui.fake_door import FakeDoor
@@ -276,3 +277,88 @@ def test_a_plan_is_asked_for_and_shown(qloop: Run, look: Look, qtbot: QtBot) -> 
         await actions.close()
 
     qloop(flow())
+
+
+def ask_to_delete(window: ModelsWindow, model: str, *files: str, freed: int = 3 << 30) -> None:
+    choose(window, model)
+    window.details.delete.click()
+    window.details.show_deletion(model, DeletionView(model, files or (f"/m/{model}.gguf",), freed))
+
+
+def test_files_are_deleted_only_after_they_were_named(window: ModelsWindow, asked: list[Command]) -> None:
+    ask_to_delete(window, "Phi-4-mini", *(f"/m/Phi-{n}.gguf" for n in range(1, 7)))
+    prompt = window.details.prompt
+    assert asked == [Command(Kind.PLAN_DELETION, "Phi-4-mini")]
+    assert prompt.title.text() == "Delete Phi-4-mini and its 6 files?"
+    lines = [line.text() for line in prompt.files if line.isVisible()]
+    assert lines == [*(f"/m/Phi-{n}.gguf" for n in range(1, 5)), "and 2 more files"]
+    assert "3.0\N{NO-BREAK SPACE}GiB" in prompt.warning.text()
+    assert not window.details.form.isVisible()
+    prompt.sure.click()
+    assert asked[1:] == [Command(Kind.DELETE, "Phi-4-mini")]
+    assert not prompt.sure.isEnabled()  # it is under way: once is enough
+    window.details.show_deletion("Phi-4-mini", "Phi-1.gguf cannot be deleted: Permission denied.")
+    assert prompt.warning.text() == "Phi-1.gguf cannot be deleted: Permission denied."
+    assert not prompt.sure.isVisible()
+    prompt.keep.click()
+    assert window.details.form.isVisible()
+
+
+def test_a_question_about_files_is_put_away(window: ModelsWindow, asked: list[Command]) -> None:
+    ask_to_delete(window, "Phi-4-mini")
+    prompt = window.details.prompt
+    QTest.keyClick(prompt.keep, Qt.Key.Key_Escape)
+    assert prompt.isHidden()
+    assert window.isVisible()  # one step back, not two
+    ask_to_delete(window, "Phi-4-mini")
+    choose(window, "nomic-embed")
+    assert prompt.isHidden()
+    window.details.show_deletion("Phi-4-mini", DeletionView("Phi-4-mini", ("/m/x",), 1))
+    assert prompt.isHidden()  # an answer for another model than is chosen now
+    window.table.setFocus()
+    QTest.keyClick(window.table, Qt.Key.Key_Delete)
+    assert asked[-1] == Command(Kind.PLAN_DELETION, "nomic-embed")
+    assert not any(command.kind is Kind.DELETE for command in asked)
+
+
+def test_what_cannot_be_deleted_says_why(window: ModelsWindow, asked: list[Command]) -> None:
+    of = canned.catalog()
+    foreign = "/o/m is not a file that Lemon Tray keeps (Ollama)."
+    models = tuple(
+        msgspec.structs.replace(m, foreign=foreign if m.name == "Mistral-7B" else "") for m in of.models
+    )
+    window.show_snapshot(msgspec.structs.replace(of, models=models))
+    for model, why in (("Qwen3-8B", "Unload it first."), ("Mistral-7B", f"Not deleted here: {foreign}")):
+        choose(window, model)
+        assert not window.details.delete.isEnabled()
+        assert window.details.delete.toolTip() == why
+        assert window.details.delete.accessibleDescription() == why
+        QTest.keyClick(window.table, Qt.Key.Key_Delete)
+    choose(window, "half-a-file")
+    assert window.details.delete.isEnabled()  # what cannot be loaded only takes up room
+    assert asked == []
+
+
+def test_deleting_goes_to_the_router_and_its_refusal_back(qloop: Run, window: ModelsWindow) -> None:
+    door = FakeDoor(canned.catalog())
+
+    async def work() -> None:
+        actions = Actions(door, asyncio.get_running_loop())
+        door.subscribe(window.show_snapshot)
+        actions.deletion.connect(window.details.show_deletion)
+        window.asked.connect(actions.run)
+        choose(window, "Phi-4-mini")
+        window.details.delete.click()
+        await until(lambda: window.details.prompt.isVisible())
+        door.refuse = BadRequest("It is loaded.")
+        window.details.prompt.sure.click()
+        await until(lambda: window.details.prompt.warning.text() == "It is loaded.")
+        window.details.prompt.keep.click()
+        window.details.delete.click()
+        await until(lambda: window.details.prompt.sure.isVisible())
+        window.details.prompt.sure.click()
+        await until(lambda: not any(m.name == "Phi-4-mini" for m in door.snapshot.models))
+        await until(lambda: window.details.prompt.isHidden())
+        await actions.close()
+
+    qloop(work())

@@ -9,8 +9,10 @@ import pytest
 
 from lemon_tray.present_catalog import (
     CatalogRow,
+    Fact,
     Verdict,
     facts,
+    in_order,
     load_options,
     present_catalog,
     present_plan,
@@ -127,10 +129,19 @@ def test_a_resident_whose_file_has_gone_is_there_to_be_unloaded() -> None:
 
 def test_a_failed_load_says_why() -> None:
     feed = (
-        canned.entry(1, 0, "…", code="load_failed", severity=Severity.ERROR, model="X", reason="no memory"),
+        canned.entry(
+            1,
+            0,
+            "X could not be loaded: out of memory.",
+            code="load_failed",
+            severity=Severity.ERROR,
+            model="X",
+            reason="load_failed",
+        ),
     )
     of = snapshot(models=(model("X", 1, 1),), devices=(device(0, "G", {}, available=gib(9)),), feed=feed)
-    assert rows(of)["X"].reason == "Last load failed: no memory"
+    assert rows(of)["X"].reason == "Last load failed: Out of memory."
+    assert facts(of, "X")[0] == Fact("Last load failed", "Out of memory.")
     mended = (*feed, canned.entry(2, 1, "…", code="ready", model="X"))
     assert rows(msgspec.structs.replace(of, feed=mended))["X"].reason == f"8.0{NBSP}GiB stays usable"
 
@@ -218,3 +229,8 @@ def test_a_plan_in_words() -> None:
         "Qwen3-8B would be unloaded first."
     )
     assert present_plan({"verdict": "new one"}).verdict is Verdict.UNKNOWN
+
+
+def test_names_are_in_the_order_in_which_people_count() -> None:
+    names = ["model-10", "Model-2", "model-1", "2x", "10x", "model"]
+    assert sorted(names, key=in_order) == ["2x", "10x", "model", "model-1", "Model-2", "model-10"]

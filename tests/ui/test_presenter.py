@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lemon_tray.presenter import model_numbers
-from router.snapshot import FeedEntry, ResidentState, Snapshot, Status
+from router.snapshot import FeedEntry, ResidentState, Severity, Snapshot, Status
 from router.units import NBSP
 from tests.ui import canned
 from tests.ui.canned import empty, resident, snapshot
@@ -23,6 +23,14 @@ def test_it_needs_no_qt() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def failing(*models: str) -> Snapshot:
+    feed = tuple(
+        canned.entry(n, 0, f"The worker of {m} ended.", severity=Severity.ERROR, code="worker_died", model=m)
+        for n, m in enumerate(models)
+    )
+    return snapshot(status=Status.WARNING, feed=feed)
+
+
 @pytest.mark.parametrize(
     ("of", "title", "status"),
     [
@@ -33,6 +41,7 @@ def test_it_needs_no_qt() -> None:
         (canned.loading(), f"Loading Gemma-3-4B · 43{NBSP}%", Status.LOADING),
         (canned.warning(), "Ready · 1 warning", Status.WARNING),
         (canned.notice(), "Ready · 1 notice", Status.WARNING),
+        (failing("A", "B"), "Ready · 2 warnings", Status.WARNING),
         (canned.lost(), "Error", Status.ERROR),
         (canned.unresolved(), f"Loading Gemma-3-4B · 43{NBSP}%", Status.WARNING),
     ],
