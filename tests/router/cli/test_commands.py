@@ -145,7 +145,7 @@ def test_the_text_names_everything_and_steers_no_terminal() -> None:
     assert "m\ufffd[2J: loading 43%, 9.0 GiB, 1 in use, 2 waiting, pinned" in text
     assert "triage: a, b; not found: b" in text
     assert "old (off): a" in text
-    assert "demo: running 1.0 GiB of 2.0\u00a0GiB" in text
+    assert "demo: running 1.0 GiB of 2.0 GiB" in text
     assert "Waiting requests: 2 (m 2)" in text
     assert "\x1b" not in text
 
