@@ -16,14 +16,15 @@ from router.paths import Paths
 
 def start(options: Options) -> int:
     """Run the app until it is quit; returns the exit status."""
-    paths = Paths.default()
     try:
+        paths = Paths.default()
         paths.ensure()
         lock = InstanceLock(paths.state_dir)
         if not lock.acquire():
             return _raise_the_first(paths)
     except RouterError as error:
-        _say(f"lemon-tray: {error.message}")
+        hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
+        _say(f"lemon-tray: {error.message}{hint}")
         return 1
     try:
         reason = missing_display(os.environ)

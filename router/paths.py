@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Final
 
 import platformdirs
 from msgspec import Struct
+from platformdirs.api import PlatformDirsABC
 
 from router.errors import ConfigError
 
@@ -33,22 +35,27 @@ class Paths(Struct, frozen=True):
 
     @classmethod
     def default(cls) -> Paths:
-        """The system's places: on Linux the XDG ones, each movable by its `XDG_*` variable."""
+        """The system's places: on Linux the XDG ones, each movable by its `XDG_*` variable.
+
+        Raises:
+            ConfigError: the user has no home folder.
+        """
         dirs = platformdirs.PlatformDirs(APP_NAME, appauthor=False)
-        config = dirs.user_config_path
-        with warnings.catch_warnings():
-            # Where there is no XDG_RUNTIME_DIR its fallback will do; `ensure` checks who owns it.
-            warnings.simplefilter("ignore")
-            runtime = dirs.user_runtime_path
-        return cls(
-            config_file=config / CONFIG_NAME,
-            policies_dir=config / "policies",
-            models_dir=dirs.user_data_path / "models",
-            state_dir=dirs.user_state_path,
-            log_dir=dirs.user_log_path,
-            cache_dir=dirs.user_cache_path,
-            runtime_dir=runtime,
-        )
+        try:
+            config = dirs.user_config_path
+            return cls(
+                config_file=config / CONFIG_NAME,
+                policies_dir=config / "policies",
+                models_dir=dirs.user_data_path / "models",
+                state_dir=dirs.user_state_path,
+                log_dir=dirs.user_log_path,
+                cache_dir=dirs.user_cache_path,
+                runtime_dir=_runtime_dir(dirs),
+            )
+        except RuntimeError as error:
+            raise ConfigError(
+                "This user has no home folder to keep settings in.", hint="Set HOME to a folder of its own."
+            ) from error
 
     @classmethod
     def under(cls, root: Path) -> Paths:
@@ -77,6 +84,11 @@ class Paths(Struct, frozen=True):
     def headers_dir(self) -> Path:
         """What the headers of model files say; everything in it can be read again from those files."""
         return self.cache_dir / "headers"
+
+    @property
+    def rewritten(self) -> tuple[Path, ...]:
+        """The folders of small files that are written anew, each as a whole."""
+        return self.config_file.parent, self.policies_dir, self.state_dir, self.cache_dir
 
     def ensure(self) -> None:
         """Create what is missing. Folders that can hold private things are closed to other users (0700).
@@ -114,6 +126,18 @@ def resource(*parts: str) -> Path:
         if file.is_file():
             return file
     raise FileNotFoundError(f"{'/'.join(parts)} is not there: reinstall Lemon Tray")
+
+
+def _runtime_dir(dirs: PlatformDirsABC) -> Path:
+    """The session's own folder. `ensure` checks who owns it."""
+    named = os.environ.get("XDG_RUNTIME_DIR", "")
+    # After `su` the variable still names the folder of the user before.
+    if os.path.isabs(named) and not os.access(named, os.W_OK | os.X_OK) and hasattr(os, "getuid"):
+        return Path(tempfile.gettempdir()) / f"runtime-{os.getuid()}" / APP_NAME
+    with warnings.catch_warnings():
+        # Where there is none, a fallback will do.
+        warnings.simplefilter("ignore")
+        return dirs.user_runtime_path
 
 
 def _create(folder: Path, mode: int) -> None:

@@ -55,6 +55,7 @@ from router.service.status import status_of
 from router.service.suggesting import Suggesting
 from router.service.updates import Updates
 from router.settings import schema
+from router.settings.files import remove_leftovers
 from router.settings.schema import Settings
 from router.settings.state import StateFile
 from router.settings.store import SettingsStore
@@ -255,6 +256,7 @@ class Wiring(ABC):
             (self._policies.watch(), "policies watch"),
             (self._providers.watch(), "providers watch"),
             (self._catalog.watch(), "models watch"),
+            (asyncio.to_thread(remove_leftovers, self._paths.rewritten), "broken writes"),
         ):
             self._tasks.spawn(watch, name)
         self._publish()

@@ -6,12 +6,13 @@ import contextlib
 import json
 import logging
 import os
+import re
 import stat
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,10 @@ from msgspec import Struct
 from router.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+#: Seconds after which no write is still under way.
+LEFT_S: Final = 3600.0
+_TEMPORARY: Final = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -43,6 +48,20 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.unlink(temporary)
         raise
     sync_folder(target.parent)
+
+
+def remove_leftovers(folders: Iterable[Path], older_than_s: float = LEFT_S) -> None:
+    """Remove what writes left behind that a power cut or a kill broke off. Blocks.
+
+    Younger ones stay: they may be another process's, which is at work.
+    """
+    newest = time.time() - older_than_s
+    for folder in folders:
+        with contextlib.suppress(OSError):  # it is not there, or not ours: then so are its files
+            for entry in os.scandir(folder):
+                if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < newest:
+                    os.unlink(entry.path)
+                    log.info("Removed %s, which a broken write left behind.", entry.path)
 
 
 def read_private(path: Path) -> bytes | None:
@@ -99,10 +118,18 @@ def read_object(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no JSON object, or an object in it names a key twice; the text says where.
     """
+    if not data.strip():
+        raise ValueError("it is empty")
     try:
         value = json.loads(data, object_pairs_hook=_object)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no text in UTF-8, from byte {error.start} on") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"it is no JSON, from line {error.lineno}, column {error.colno} on: {error.msg}"
+        ) from error
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value

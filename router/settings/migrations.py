@@ -7,6 +7,7 @@ its number and its keys, so that going back and forth between versions loses not
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -55,12 +56,14 @@ def migrate(raw: Mapping[str, Any], steps: Sequence[Step] = STEPS) -> Migrated:
     current = len(steps)
     version = raw.get(VERSION_KEY, 0)
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        # The next write puts the number right.
         return Migrated(
-            dict(raw),
+            {**raw, VERSION_KEY: current},
             current,
             False,
             False,
-            f"{VERSION_KEY}: expected a number of 0 or more; got {version!r}",
+            f"{VERSION_KEY}: expected a number of 0 or more; got {json.dumps(version)}; "
+            f"the file is read as of version {current}",
         )
     if version > current:
         return Migrated(

@@ -69,10 +69,13 @@ def test_a_newer_version_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, True, "2", 1.5, None, [1]])
-def test_what_is_no_version_changes_nothing(version: Any) -> None:
+def test_what_is_no_version_is_put_right_and_changes_nothing_else(version: Any) -> None:
     raw = {"config_version": version, "limit": 3}
-    assert migrate(raw, HISTORY) == Migrated(raw, 2, False, False, migrate(raw, HISTORY).problem)
-    assert "expected a number" in migrate(raw, HISTORY).problem
+    found = migrate(raw, HISTORY)
+    assert found == Migrated({"config_version": 2, "limit": 3}, 2, False, False, found.problem)
+    assert "expected a number" in found.problem
+    assert "read as of version 2" in found.problem
+    assert raw["config_version"] is version
 
 
 def test_every_real_step_can_be_repeated() -> None:
