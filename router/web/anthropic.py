@@ -66,6 +66,7 @@ class _Form(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
+    system: str | list[_Part] | UnsetType | None = UNSET
     max_tokens: int | None = None
     messages: list[_Message] | UnsetType | None = UNSET
     tools: list[_Tool] | None = None
@@ -85,6 +86,7 @@ async def mended(body: Body, options: WebOptions) -> Body:
         BadRequest: naming what cannot be done here.
     """
     asked = await requests.decode_as(_Asked, body, options)
+    _check_system(asked.system)
     _check_messages(asked.messages or [])
     _check_tools(asked.tools or [])
     _check_members(asked)
@@ -93,6 +95,18 @@ async def mended(body: Body, options: WebOptions) -> Body:
     if len(body) <= options.inline_body:
         return _changed(body, asked)
     return await asyncio.to_thread(_changed, body, asked)
+
+
+def _check_system(system: str | list[_Part] | UnsetType | None) -> None:
+    if not isinstance(system, list):
+        return
+    for at, part in enumerate(system):
+        if part.type != "text":
+            raise BadRequest(
+                f"`system[{at}]` is of type {str(part.type)[:40]!r}; only texts can stand there.",
+                code="unsupported_content",
+                param=f"system[{at}]",
+            )
 
 
 def _check_messages(messages: list[_Message]) -> None:

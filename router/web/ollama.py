@@ -268,7 +268,7 @@ def _held(model: str, said: Mapping[str, Any], reason: str, answer: Timed) -> di
 
 
 def _context(options: asked.Options | None) -> int:
-    return min(max(0, options.num_ctx or 0), _MOST_CONTEXT) if options is not None else 0
+    return int(min(max(0, options.num_ctx or 0), _MOST_CONTEXT)) if options is not None else 0
 
 
 def _json(value: Any) -> web.Response:

@@ -109,9 +109,13 @@ def shown(item: Model | Policy, values: Mapping[str, Scalar], window: int, loade
     if item.header is not None:
         info.setdefault("general.architecture", item.header.architecture)
         info.setdefault(f"{item.header.architecture}.context_length", item.header.context_length)
+    if item.remote:
+        # Clients look here for the context, under the architecture's name.
+        info = {"general.architecture": "remote", "general.basename": item.remote_id}
+        info |= {"remote.context_length": item.context_length} if item.context_length else {}
     parameters = {**({"num_ctx": window} if window else {})}
     return {
-        "modelfile": f"# {item.source or 'A file of yours'}\nFROM {item.path}\n",
+        "modelfile": f"# {item.source or 'A file of yours'}\nFROM {item.path or item.name}\n",
         "parameters": "\n".join(f"{key:<30} {value}" for key, value in parameters.items()),
         "template": template,
         "details": _details(item),
@@ -164,7 +168,8 @@ def _running(
 ) -> dict[str, Any]:
     name = tagged(resident.model)
     stays = resident.keep_alive_s < 0 or resident.pinned
-    until = resident.last_use + (_NEVER_S if stays else resident.keep_alive_s)
+    # Clients may ask for longer than there are dates.
+    until = resident.last_use + (_NEVER_S if stays else min(resident.keep_alive_s, _NEVER_S))
     return {
         "name": name,
         "model": name,

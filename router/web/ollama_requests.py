@@ -29,28 +29,41 @@ _IMAGES: Final = (
 )
 
 
+#: A whole number, which some clients write as 5.0.
+Whole = int | float | None
+
+
 class Options(Struct, frozen=True):
     """Ollama's `options` that are for one request. Those that are for loading a model are left out."""
 
-    num_ctx: int | None = None
-    num_predict: int | None = None
-    num_keep: int | None = None
-    seed: int | None = None
+    num_ctx: Whole = None
+    num_predict: Whole = None
+    num_keep: Whole = None
+    seed: Whole = None
     temperature: float | None = None
-    top_k: int | None = None
+    top_k: Whole = None
     top_p: float | None = None
     min_p: float | None = None
     typical_p: float | None = None
-    repeat_last_n: int | None = None
+    repeat_last_n: Whole = None
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    mirostat: int | None = None
+    mirostat: Whole = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     stop: list[str] | str | None = None
 
+    def __post_init__(self) -> None:
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if isinstance(value, float) and not value.is_integer():
+                raise BadRequest(
+                    f"`options.{name}` is {value}; it must be a whole number.", param=f"options.{name}"
+                )
 
+
+_WHOLE: Final = ("num_ctx", "num_predict", "num_keep", "seed", "top_k", "repeat_last_n", "mirostat")
 #: Options that the engine knows by another name.
 _RENAMED: Final = {"num_keep": "n_keep"}
 _OWN_RULES: Final = frozenset({"num_ctx", "num_predict", "seed", "stop"})
@@ -291,12 +304,12 @@ def engine_options(given: Options | None) -> dict[str, Any]:
     for name in given.__struct_fields__:
         value = getattr(given, name)
         if value is not None and name not in _OWN_RULES:
-            made[_RENAMED.get(name, name)] = value
+            made[_RENAMED.get(name, name)] = int(value) if name in _WHOLE else value
     # Everything below 1 means "as long as it takes" there, and the engine would take 0 at its word.
-    if given.num_predict is not None and given.num_predict > 0:
-        made["max_tokens"] = given.num_predict
+    if given.num_predict is not None and given.num_predict >= 1:
+        made["max_tokens"] = int(given.num_predict)
     if given.seed is not None and given.seed >= 0:
-        made["seed"] = given.seed
+        made["seed"] = int(given.seed)
     if given.stop:
         made["stop"] = [given.stop] if isinstance(given.stop, str) else given.stop
     return made

@@ -324,6 +324,8 @@ async def test_thinking_is_told_to_the_template(kind: str, expected: bool) -> No
         ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
         ({"container": "c"}, "container"),
+        ({"system": [{"type": "text", "text": "x"}, {"type": "image"}]}, "system[1]"),
+        ({"system": 5}, "system"),
     ],
 )
 async def test_what_the_engine_would_leave_out_is_refused_by_name(given: dict[str, Any], param: str) -> None:

@@ -538,6 +538,22 @@ async def test_what_is_loaded() -> None:
         assert entry.expires_at == datetime.fromtimestamp(1_700_000_300, UTC)
         s.api.publish(snapshot(3, residents=(resident(keep_alive_s=-1), resident("beta", pinned=True))))
         assert all(e.expires_at and e.expires_at.year > 2100 for e in (await client.ps()).models)
+        # Longer than there are dates, and than the system's clock counts.
+        s.api.publish(
+            snapshot(4, residents=(resident(keep_alive_s=4e13), resident("beta", keep_alive_s=1e19)))
+        )
+        assert all(e.expires_at and e.expires_at.year > 2100 for e in (await client.ps()).models)
+
+
+async def test_a_model_of_a_provider_tells_its_context() -> None:
+    async with served(answering(WHOLE)) as (s, client):
+        s.api.models["cloud/big"] = msgspec.structs.replace(
+            model("cloud/big"), header=None, path="", remote=True, remote_id="big", remote_context=4096
+        )
+        shown = await client.show("cloud/big")
+        info = shown.modelinfo or {}
+        assert info[f"{info['general.architecture']}.context_length"] == 4096
+        assert "FROM cloud/big" in (shown.modelfile or "")
 
 
 async def test_what_apps_look_for_first() -> None:

@@ -119,6 +119,16 @@ def test_options_that_mean_the_default(options: dict[str, Any], absent: str) -> 
     assert absent not in chat(options=options)
 
 
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    made = chat(options={"num_predict": 5.0, "top_k": 40.0, "seed": 2.0, "num_keep": -1.0})
+    assert [(key, repr(made[key])) for key in ("max_tokens", "top_k", "seed", "n_keep")] == [
+        ("max_tokens", "5"),
+        ("top_k", "40"),
+        ("seed", "2"),
+        ("n_keep", "-1"),
+    ]
+
+
 def test_one_stop_word_may_be_a_text() -> None:
     assert chat(options={"stop": "end"})["stop"] == ["end"]
 
