@@ -19,15 +19,17 @@ from PySide6.QtGui import (
     QPen,
     QPixmap,
 )
-from PySide6.QtWidgets import QLabel, QToolTip, QWidget
+from PySide6.QtWidgets import QLabel, QProgressBar, QToolTip, QWidget
 
 from lemon_tray.buttons import by_keyboard
 from lemon_tray.labels import Run, Text
+from lemon_tray.load_bar import show_value
 from lemon_tray.motion import Motion
 from lemon_tray.paint import fill_claim, fill_model, focus_ring, rounded
-from lemon_tray.placing import flipped, forward, mirrored, put, worded
+from lemon_tray.placing import flipped, forward, mirrored, put, tip_text, worded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Bar, Segment, SegmentKind
+from router.units import MIB
 
 GAP: Final = 1.5
 LEAST: Final = 4.5
@@ -86,8 +88,11 @@ class _Stop(QLabel):
         self._bar.stop_key(self, event)
 
 
-class MemoryBar(QLabel):
-    """The bar itself: segments in their order, the margin's tick, or the reason why nothing is known."""
+class MemoryBar(QProgressBar):
+    """The bar itself: segments in their order, the margin's tick, or the reason why nothing is known.
+
+    It is a progress bar for its role and value, MiB in use of all; the drawing is its own.
+    """
 
     tip_wanted = Signal(QWidget)
     tip_over = Signal()
@@ -99,6 +104,7 @@ class MemoryBar(QLabel):
         self._stops: list[_Stop] = []
         self._current = 0
         self._empty: tuple[tuple[object, ...], QPixmap] | None = None
+        self.setTextVisible(False)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # a move paints nothing but this
         self._from: dict[str, tuple[float, float, float]] = {}
         self._to: dict[str, tuple[float, float, float]] = {}
@@ -117,10 +123,15 @@ class MemoryBar(QLabel):
             self._from.setdefault(key, (goal[0], 0.0, goal[2]))
         duration = self.look.duration(160) if same_device else 0
         self.setAccessibleName(bar.accessible)
+        self._tell_value(bar)
         self._place_stops()
         way = self._way()
         self._phase.go(1.0, duration if way else 0, start=0.0, reach=way)
         self.update()
+
+    def _tell_value(self, bar: Bar) -> None:
+        used = sum(s.bytes for s in bar.segments if s.kind is not SegmentKind.FREE)
+        show_value(self, used // MIB, (bar.total or 0) // MIB)
 
     def restyle(self) -> None:
         if self._bar is not None:
@@ -395,7 +406,7 @@ class Legend(QWidget):
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             for index, cell in enumerate(self.cells()):
                 if index in self.cut and mirrored(self, cell).contains(QPointF(event.pos())):
-                    QToolTip.showText(event.globalPos(), self.cut[index], self)
+                    QToolTip.showText(event.globalPos(), tip_text(self.cut[index]), self)
                     return True
             return False
         return super().event(event)

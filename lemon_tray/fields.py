@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
 from lemon_tray.buttons import Button, IconButton
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph, focus_ring
-from lemon_tray.placing import flipped, forward, mirrored, put, worded
+from lemon_tray.placing import flipped, forward, mirrored, put, tip_text, worded
 from lemon_tray.switches import Switch
 from lemon_tray.theme import Look, Role
 from lemon_tray.words import translate
@@ -61,6 +61,7 @@ class Combo(QComboBox):
     def __init__(self, look: Look, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.look = look
+        self.is_open_first = False  # the first word leaves the choice open, and is written paler
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.restyle()
 
@@ -115,7 +116,8 @@ class Combo(QComboBox):
         centre = QPointF(flipped(self, self.width() - px(16)), self.height() / 2)
         draw_glyph(painter, "chevron-down", centre, px(14), look.colour("ink2" if enabled else "ctl"))
         if not self.isEditable():
-            painter.setPen(look.colour("ink" if enabled else "ink2"))
+            is_open = self.is_open_first and self.currentIndex() == 0
+            painter.setPen(look.colour("ink" if enabled and not is_open else "ink2"))
             painter.setFont(look.font(Role.BODY))
             room = mirrored(self, QRectF(px(10), 0, self.width() - px(36), self.height()))
             text = look.metrics(Role.BODY).elidedText(
@@ -464,7 +466,7 @@ class FoldersEditor(Editor):
                 text.show_runs([Run(folders[index])])
                 said = translate("Settings", "Remove {folder}").format(folder=folders[index])
                 remove.setAccessibleName(said)
-                remove.setToolTip(said)
+                remove.setToolTip(tip_text(said))
         self.arrange()
 
     def _remover(self, index: int) -> Callable[[], None]:

@@ -10,7 +10,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QTextCharFormat, QTextLayout, Q
 from PySide6.QtWidgets import QLabel, QWidget
 
 from lemon_tray.names import is_sentence_right_to_left
-from lemon_tray.placing import put
+from lemon_tray.placing import put, tip_text
 from lemon_tray.theme import Look, Role
 
 
@@ -191,7 +191,7 @@ class Text(QLabel):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         layout = self._laid_out(self.width())
-        tip = self.text() if self._elided else ""
+        tip = tip_text(self.text()) if self._elided else ""
         if tip != self.toolTip():
             self.setToolTip(tip)
         painter = QPainter(self)

@@ -12,6 +12,18 @@ from lemon_tray.placing import mirrored
 from lemon_tray.theme import Look
 
 
+def show_value(bar: QProgressBar, value: int, most: int) -> None:
+    """Let `bar` have this value for screen readers; its drawing is its own.
+
+    Qt would paint it at once, in the middle of whatever goes on.
+    """
+    if (bar.value(), bar.maximum()) != (value, most):
+        bar.setUpdatesEnabled(False)
+        bar.setRange(0, max(1, most))
+        bar.setValue(min(value, most))
+        bar.setUpdatesEnabled(True)
+
+
 class LoadBar(QProgressBar):
     """How far a load or a download is. Fractions only grow smoothly; an unknown one shows an empty track.
 
@@ -41,7 +53,7 @@ class LoadBar(QProgressBar):
             return
         forward = goal > self._goal
         self._goal = goal
-        self.setValue(int(goal * 100))
+        show_value(self, int(goal * 100), 100)
         self._shown.go(goal, self.look.duration(160) if forward else 0, reach=self.width())
 
     def hideEvent(self, event: QHideEvent) -> None:

@@ -36,6 +36,7 @@ class _Field(QWidget):
         self.label.show_text(label)
         self.combo = Combo(look, self)
         self.combo.setEditable(editable)
+        self.combo.is_open_first = not editable
         if editable:
             entry = Entry(look)
             entry.put_into_combo()

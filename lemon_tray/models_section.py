@@ -12,7 +12,7 @@ from lemon_tray.buttons import Button, IconButton, WordButton
 from lemon_tray.labels import Run, Text
 from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
-from lemon_tray.placing import flipped, put
+from lemon_tray.placing import flipped, put, tip_text
 from lemon_tray.section import Section
 from lemon_tray.theme import CONTENT, Look, Role, segment_style
 from lemon_tray.view import Command, Kind, ModelRow
@@ -80,9 +80,9 @@ class RowWidget(QWidget):
         self.failure.setVisible(row.failed)
         self.pin.setChecked(row.pinned)
         self.pin.setAccessibleName(row.pin_name)
-        self.pin.setToolTip(row.pin_name)
+        self.pin.setToolTip(tip_text(row.pin_name))
         self.eject.setAccessibleName(row.unload_name)
-        self.eject.setToolTip(row.unload_name)
+        self.eject.setToolTip(tip_text(row.unload_name))
         self.eject.setEnabled(row.can_unload)
         label = translate("Models", "Retry") if row.failed else translate("Models", "Cancel")
         self.cancel.show_as(label, accessible=row.unload_name)

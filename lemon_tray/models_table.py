@@ -27,7 +27,7 @@ from PySide6.QtWidgets import (
 )
 
 from lemon_tray.paint import draw_glyph, focus_ring, hatch_fill, rounded
-from lemon_tray.placing import worded
+from lemon_tray.placing import tip_text, worded
 from lemon_tray.present_catalog import CatalogRow, FitBar, Verdict
 from lemon_tray.theme import Look, Role
 from lemon_tray.words import translate
@@ -82,9 +82,9 @@ class CatalogModel(QAbstractTableModel):
             case Qt.ItemDataRole.AccessibleTextRole:
                 return row.accessible if index.column() == FIT else texts[index.column()]
             case Qt.ItemDataRole.ToolTipRole if index.column() == MODEL:
-                return row.label
+                return tip_text(row.label)
             case Qt.ItemDataRole.ToolTipRole if index.column() == FIT:
-                return row.reason or None
+                return tip_text(row.reason) or None
         return None
 
     def headerData(

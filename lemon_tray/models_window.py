@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, Qt, QTimer, Signal
@@ -15,7 +16,7 @@ from lemon_tray.labels import Run, Text
 from lemon_tray.load_form import LoadForm
 from lemon_tray.models_table import VERDICTS, CatalogTable, legend_colours
 from lemon_tray.paint import draw_glyph, hatch_fill, rounded
-from lemon_tray.placing import flipped, mirrored, put, worded
+from lemon_tray.placing import flipped, mirrored, put, tip_text, worded
 from lemon_tray.present_catalog import (
     CatalogRow,
     Fact,
@@ -112,7 +113,7 @@ class Details(QWidget):
         self.pin.show_as(pin)
         self.pin.setEnabled(row.action is not None)
         self.delete.setEnabled(not row.keeps)
-        self.delete.setToolTip(row.keeps)
+        self.delete.setToolTip(tip_text(row.keeps))
         self.delete.setAccessibleDescription(row.keeps)
 
     def show_plan(self, model: str, plan: PlanView | None) -> None:
@@ -348,6 +349,17 @@ class ModelsWindow(SearchWindow):
         self.types.asked.connect(self._choose_type)
         self.types.show_value(self._kind)
         self._top.insertWidget(1, self.types)
+        self._order_focus()
+
+    def _order_focus(self) -> None:
+        """Tab goes through the window as it is read."""
+        details, types = self.details, self.types
+        chain: list[QWidget] = [self.search, *(types.parts if types is not None else ())]
+        chain += [self.get_models, self.add_folder, self.table, details.prompt.sure, details.prompt.keep]
+        chain += [details.delete, details.copy, details.pin, details.load]
+        chain += [*(field.combo for field in details.form.fields.values()), details.form.save]
+        for before, after in itertools.pairwise(chain):
+            QWidget.setTabOrder(before, after)
 
     def _choose_type(self, kind: str) -> None:
         self._kind = kind

@@ -66,6 +66,11 @@ def isolated(text: str) -> str:
     return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
 
 
+def unmarked(text: str) -> str:
+    """`text` for servers of trays and notifications, some of which read markup: with none in it."""
+    return text.replace("<", "‹").replace(">", "›")
+
+
 def percent(fraction: float) -> str:
     """`43 %`, never 100 before the end."""
     return f"{min(99, int(fraction * 100)) if fraction < 1 else 100}{NBSP}%"

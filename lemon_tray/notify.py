@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from lemon_tray.names import plain
+from lemon_tray.names import plain, unmarked
 from lemon_tray.words import counted, translate
 from router.snapshot import FeedEntry, Severity
 
@@ -52,8 +52,7 @@ class Notifier:
             self._told[(entry.code, entry.model)] = now
         fresh.sort(key=lambda entry: entry.code in WELCOME)  # what is wrong comes first
         self._last = now
-        # Some notification servers read markup: there must be none.
-        text = plain(fresh[0].message, LENGTH).replace("<", "‹").replace(">", "›")
+        text = unmarked(plain(fresh[0].message, LENGTH))
         if len(fresh) > 1:
             rest = len(fresh) - 1
             more = counted("Notify", "{text} And {count} more.", rest)

@@ -5,6 +5,7 @@ Layouts of Qt mirror themselves; what is placed or painted by hand goes through 
 
 from __future__ import annotations
 
+import html
 from typing import Final
 
 from PySide6.QtCore import QRectF, Qt
@@ -12,6 +13,7 @@ from PySide6.QtWidgets import QWidget
 
 from lemon_tray.names import is_sentence_right_to_left
 
+ONE_LINE: Final = 80
 _OWN_WAY: Final = "\N{LEFT-TO-RIGHT ISOLATE}{}\N{POP DIRECTIONAL ISOLATE}"
 
 
@@ -44,6 +46,13 @@ def worded(widget: QWidget, text: str) -> str:
     if not widget.isRightToLeft() or is_sentence_right_to_left(text):
         return text
     return _OWN_WAY.format(text)
+
+
+def tip_text(text: str) -> str:
+    """`text` as a tool tip: nothing in it is read as markup, and a long one is broken into lines."""
+    if len(text) <= ONE_LINE and "<" not in text:
+        return text
+    return f"<p>{html.escape(text)}</p>"
 
 
 def forward(widget: QWidget, key: int) -> int:

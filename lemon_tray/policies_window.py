@@ -11,7 +11,7 @@ from lemon_tray.cards import Card, Column
 from lemon_tray.fields import Combo, Entry
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph
-from lemon_tray.placing import flipped, put
+from lemon_tray.placing import flipped, put, tip_text
 from lemon_tray.present_policies import (
     DecisionView,
     PolicyCard,
@@ -48,7 +48,7 @@ class PolicyWidget(Card):
         self.missing.show_runs([Run(card.unresolved)] if card.unresolved else [])
         self.switch.show_value(card.enabled)
         self.switch.setAccessibleName(card.switch_name)
-        self.switch.setToolTip(card.switch_name)
+        self.switch.setToolTip(tip_text(card.switch_name))
         for text in (self.title, self.candidates):
             text.set_colour("ink" if card.enabled else "ink2")
         self.resized.emit()

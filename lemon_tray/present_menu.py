@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lemon_tray.names import curl_example, percent, plain
+from lemon_tray.names import curl_example, percent, plain, unmarked
 from lemon_tray.present_models import load_progress
 from lemon_tray.present_pool import LLM
 from lemon_tray.view import Bar, Head, MenuModel, MenuView, Pool
@@ -48,7 +48,7 @@ def present_menu(
         status=tuple(status),
         residents=residents,
         loadable=loadable,
-        tooltip="\n".join(tooltip),
+        tooltip=unmarked("\n".join(tooltip)),
         paused=snapshot.paused,
         curl=curl_example(snapshot.endpoint, chat[0] if chat else "MODEL"),
     )

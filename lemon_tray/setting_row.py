@@ -14,7 +14,7 @@ from lemon_tray.edits import Edits
 from lemon_tray.fields import ChoiceEditor, Editor, FoldersEditor, SizeEditor, SwitchEditor, TextEditor
 from lemon_tray.labels import Run, Text
 from lemon_tray.paint import draw_glyph
-from lemon_tray.placing import flipped, mirrored, put
+from lemon_tray.placing import flipped, mirrored, put, tip_text
 from lemon_tray.present_settings import (
     LOGIN,
     SettingView,
@@ -149,7 +149,7 @@ class SettingRow(QWidget):
             name=view.title, value=view.default_text
         )
         self.reset.setAccessibleName(said)
-        self.reset.setToolTip(said)
+        self.reset.setToolTip(tip_text(said))
         self.editor.say(view.title, f"{view.help} {self.key_line.text()}")
         self.resized.emit()
         self.update()

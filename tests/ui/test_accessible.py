@@ -79,6 +79,10 @@ def test_roles_are_those_of_what_is_drawn(panel: Panel, qtbot: QtBot) -> None:
             (shown.pool.details, role.CheckBox, "Why room for 3"),
         ):
             assert said(widget) == (name, wanted)
+        bar = shown.devices.blocks[0].bar
+        assert said(bar) == (bar.accessibleName(), role.ProgressBar)
+        memory = QAccessible.queryAccessibleInterface(bar).valueInterface()
+        assert (memory.currentValue(), memory.maximumValue()) == (int(17.3 * 1024), 24 * 1024)
         load = QAccessible.queryAccessibleInterface(rows["Gemma-3-4B"].load).valueInterface()
         assert load.currentValue() == 43
         assert isinstance(controls.autosize, Switch)

@@ -362,3 +362,17 @@ def test_deleting_goes_to_the_router_and_its_refusal_back(qloop: Run, window: Mo
         await actions.close()
 
     qloop(work())
+
+
+def test_tab_goes_through_the_window_as_it_is_read(window: ModelsWindow) -> None:
+    choose(window, "Phi-4-mini")
+    details = window.details
+    assert window.types is not None
+    window.search.setFocus()
+    wanted = [window.types.parts[0], window.get_models, window.add_folder, window.table, details.delete]
+    wanted += [details.copy, details.pin, details.load, details.form.fields["ctx_size"].combo]
+    reached = []
+    for _ in wanted:
+        QTest.keyClick(QApplication.focusWidget(), Qt.Key.Key_Tab)
+        reached.append(QApplication.focusWidget())
+    assert reached == wanted
