@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -58,9 +59,13 @@ class Context:
         return ""
 
     def store(self) -> SettingsStore:
-        """The settings as they are in the file."""
+        """The settings as they are in the file; what is wrong there is said aside."""
+        # It also goes to the log, of which there is none here: it is said once.
+        logging.getLogger("router").addHandler(logging.NullHandler())
         store = SettingsStore(self.paths.config_file, self.environ)
         store.load(set_aside_corrupt=False)
+        for problem in store.problems:
+            note(problem)
         return store
 
 

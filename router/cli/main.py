@@ -239,8 +239,6 @@ def _config_get(context: Context, arguments: argparse.Namespace) -> int:
     else:
         store = context.store()
         note(f"Lemon Tray is not running; read from {context.paths.config_file}")
-        for problem in store.problems:
-            note(problem)
         values = schema.as_dict(store.settings)
     if arguments.key is not None:
         print(schema.written(arguments.key, values[arguments.key]))
@@ -256,9 +254,11 @@ def _config_set(context: Context, arguments: argparse.Namespace) -> int:
         context.client().post("/internal/set", changes)
     else:
         store = context.store()
+        told = store.problems
         asyncio.run(_write(store, changes))
         for problem in store.problems:
-            note(problem)
+            if problem not in told:
+                note(problem)
         note(f"Lemon Tray is not running; written to {context.paths.config_file}")
     for key, value in changes.items():
         print(f"{key} = {schema.written(key, value)}")

@@ -58,6 +58,11 @@ def test_a_newer_versions_files_neither_stop_it_nor_are_lost(paths: Paths) -> No
     policy = write(config / "policies" / "later.json", POLICY)
     for name in ("engine-0123456789abcdef0123456789abcdef.json", "headers/0.header.json"):
         write(paths.cache_dir / name, {"format": 99})
+    # Of writes that a power cut broke off, long ago.
+    broken = [config / ".config.json.a1b2c3d4.tmp", paths.state_dir / ".state.json.a1b2c3_4.tmp"]
+    for file in broken:
+        file.touch()
+        os.utime(file, (1, 1))
 
     with subprocess.Popen(
         [sys.executable, "-m", "lemon_tray", "serve", "--port", "0"],
@@ -86,6 +91,7 @@ def test_a_newer_versions_files_neither_stop_it_nor_are_lost(paths: Paths) -> No
     told = err + (paths.log_dir / "lemon-tray.log").read_text()
     assert "Traceback" not in told
     assert "newer version" in told
+    assert [file for file in broken if file.exists()] == []
 
     # The number and what is unknown stay, so that going forward again finds them; and there is a copy.
     assert json.loads(paths.config_file.read_text()) == {**CONFIG, "max_loaded_models": 2}

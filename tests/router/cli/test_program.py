@@ -68,3 +68,17 @@ def test_sizes_are_found_by_who_searches_the_output() -> None:
     shown = render_plan({"model": "m", "verdict": "loaded", "reason": "", "devices": [row]})
     assert "1.5 GiB" in shown
     assert "weights 1.0 GiB" in shown
+
+
+def test_what_is_wrong_with_the_settings_is_said_once(paths: Paths) -> None:
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text('{"prot": 1}')
+    for command in (("get", "port"), ("set", "max_queue=3")):
+        done = run("config", *command)
+        assert done.returncode == 0
+        lines = done.stderr.decode().splitlines()
+        assert sum("prot: no such setting (did you mean port?)" in line for line in lines) == 1
+        assert all(line.startswith("lemon-tray: ") for line in lines)
+    paths.config_file.write_text("{")
+    lines = run("config", "set", "max_queue=4").stderr.decode().splitlines()
+    assert sum("it was set aside" in line for line in lines) == 1
