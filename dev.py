@@ -37,6 +37,8 @@ from typing import ClassVar, NoReturn
 ROOT = Path(__file__).resolve().parent
 NEEDS_YOU = 2
 NOT_FETCHED = 3
+# Bytes that the largest environment takes, with what pip needs while it unpacks.
+ROOM = 1 << 30
 # Tests run so many at a time: each may start engines, which take memory and cores of their own.
 MOST_AT_ONCE = 4
 
@@ -115,6 +117,16 @@ from PySide6 import QtDBus, QtNetwork, QtSvg, QtWidgets
 for plugin in ("libqxcb.so", "libqoffscreen.so") if sys.platform == "linux" else ():
     ctypes.CDLL(str(pathlib.Path(PySide6.__file__).parent / "Qt" / "plugins" / "platforms" / plugin))
 """
+
+
+def how_to_write() -> str:
+    """What to do if the checkout cannot be written to, or has no room; "" if it can and has."""
+    if not os.access(ROOT, os.W_OK):
+        return f" dev.py sets up everything in {ROOT}: make that writable, or copy it to a folder of yours."
+    free = shutil.disk_usage(ROOT).free
+    if free < ROOM:
+        return f" Only {free >> 20} MiB are free in {ROOT}; the set-up takes up to {ROOM >> 20} MiB."
+    return ""
 
 
 class Stop(Exception):
@@ -379,7 +391,7 @@ class Setup:
         self.write(self.WORKING)
         done = run_quietly([self.python, "-m", "venv", str(self.venv)])
         if done.returncode:
-            raise Stop(f"Could not make .venv: {tail(done.stdout)}", NEEDS_YOU)
+            raise Stop(f"Could not make .venv: {tail(done.stdout)}{how_to_write()}", NEEDS_YOU)
 
     def install(self, group: str) -> None:
         """Install the group's locked packages and the project itself, editable.
@@ -393,7 +405,7 @@ class Setup:
         lock = self.root / self.LOCKS[group]
         done = run_quietly([*pip, "--require-hashes", "--only-binary=:all:", "-r", str(lock)])
         if done.returncode:
-            raise Stop(explain_pip(done.stdout), NOT_FETCHED)
+            raise Stop(explain_pip(done.stdout) + how_to_write(), NOT_FETCHED)
         # The build backend is one of the locked packages, so this needs nothing from outside.
         done = run_quietly([*pip, "--no-index", "--no-build-isolation", "--editable", str(self.root)])
         if done.returncode:
@@ -878,7 +890,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"dev.py: {stop}", file=sys.stderr)
         return stop.code
     except OSError as error:  # a full disk, a folder that can't be written
-        print(f"dev.py: {error}", file=sys.stderr)
+        print(
+            f"dev.py: {error.filename or ROOT}: {error.strerror or error}.{how_to_write()}", file=sys.stderr
+        )
         return NEEDS_YOU
     except KeyboardInterrupt:
         print("dev.py: stopped; the next start mends what was left half done.", file=sys.stderr)

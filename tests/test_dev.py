@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import fcntl
 import importlib.util
 import os
@@ -357,6 +358,28 @@ def test_pip_failures_become_one_line(output: str, expected: str) -> None:
     line = dev.explain_pip(output)
     assert expected in line
     assert "\n" not in line
+
+
+def test_a_disk_without_room_and_a_folder_that_is_not_ours_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(setup: dev.Setup, arguments: list[str]) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{ROOT}/.venv.lock")
+
+    monkeypatch.setitem(dev.COMMANDS, "run", denied)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert dev.main(["run"]) == dev.NEEDS_YOU
+    told = capsys.readouterr().err
+    assert told.startswith(
+        f"dev.py: {ROOT}/.venv.lock: Permission denied. dev.py sets up everything in {ROOT}:"
+    )
+    assert told.count("\n") == 1
+    monkeypatch.undo()
+    usage = shutil.disk_usage(ROOT)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5 << 20))
+    assert dev.how_to_write().startswith(" Only 5 MiB are free in")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=dev.ROOM))
+    assert dev.how_to_write() == ""
 
 
 # --- the environment ---------------------------------------------------------------------------------
