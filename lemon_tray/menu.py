@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from PySide6.QtCore import QObject, QPoint, QTimer, Signal
-from PySide6.QtGui import QAction, QActionGroup
+from PySide6.QtGui import QAction, QActionGroup, QColor, QGuiApplication, QPalette
 from PySide6.QtWidgets import QMenu, QWidget
 
 from lemon_tray.edits import Edits
@@ -23,6 +23,14 @@ from lemon_tray.words import counted, translate
 LIMITS: Final = (*range(1, 17), -1)
 FEED_ROWS: Final = 10
 LINE: Final = 90
+PALE: Final = 0.35
+"""How far the colour of rows that only tell something is on its way from ink to ground."""
+
+
+def mixed(one: QColor, other: QColor, share: float) -> QColor:
+    """A colour between two: `share` of the one, the rest of the other."""
+    pairs = ((one.redF(), other.redF()), (one.greenF(), other.greenF()), (one.blueF(), other.blueF()))
+    return QColor.fromRgbF(*(a * share + b * (1 - share) for a, b in pairs))
 
 
 class _Lines:
@@ -95,6 +103,20 @@ class TrayMenu(QObject):
         self.menu.setTitle(translate("Menu", "Lemon Tray"))
         self._build()
         self.menu.aboutToHide.connect(self._closed)
+        self.menu.aboutToShow.connect(self._make_legible)
+
+    def _make_legible(self) -> None:
+        """Rows that only tell something are switched off; styles draw such rows too pale to be read."""
+        system = QGuiApplication.palette()
+        ink, ground = system.color(QPalette.ColorRole.WindowText), system.color(QPalette.ColorRole.Window)
+        pale = mixed(ink, ground, 1 - PALE)
+        palette = QPalette()
+        for role in (QPalette.ColorRole.Text, QPalette.ColorRole.WindowText, QPalette.ColorRole.ButtonText):
+            palette.setColor(QPalette.ColorGroup.Disabled, role, pale)
+        # A style draws a white shadow below what is switched off, unless that has the colour of the ground.
+        palette.setColor(QPalette.ColorGroup.Disabled, QPalette.ColorRole.Light, ground)
+        for menu in (self.menu, *self.menu.findChildren(QMenu)):
+            menu.setPalette(palette)
 
     def _add(self, text: str, command: Command) -> QAction:
         action = self.menu.addAction(self.text.label(text))

@@ -153,7 +153,8 @@ class TryBox(QWidget):
 
     def offer(self, policies: list[str]) -> None:
         self.policy.offer(policies)
-        self.run.setEnabled(bool(policies))
+        for part in (self.policy, self.prompt, self.run):
+            part.setEnabled(bool(policies))
 
     def _run(self) -> None:
         if self.policy.currentText():
@@ -187,7 +188,8 @@ class PoliciesWindow(AppWindow):
         self.nothing.show_text(
             translate(
                 "Policies",
-                "No policy is registered. `POST /v1/pull` registers one; see the documentation.",
+                "No policies yet. A policy is a model to apps, and chooses which model answers each prompt. "
+                "Register one from its file with `lemon-tray policy add FILE`, or with `POST /v1/pull`.",
             )
         )
         self.box = TryBox(look)

@@ -115,3 +115,15 @@ def exposed(window: QWidget, qtbot: QtBot) -> None:
         paints.painted.clear()
         QApplication.processEvents()
         quiet = 0 if paints.painted else quiet + 1
+
+
+def contrast(one: str, other: str) -> float:
+    """How well two colours, `#RRGGBB`, are told apart: 1 for the same, 21 for black and white (WCAG 2)."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

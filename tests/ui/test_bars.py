@@ -15,7 +15,7 @@ from lemon_tray.bars import GAP, LEAST, DeviceBlock, segment_spans
 from lemon_tray.panel import Panel
 from lemon_tray.theme import DARK, LIGHT, Look, Pattern, high_contrast, segment_style
 from tests.ui import canned
-from tests.ui.conftest import Paints, active, exposed, view_of
+from tests.ui.conftest import Paints, active, contrast, exposed, view_of
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,6 @@ def test_six_models_differ_in_colour_and_pattern_and_no_pair_repeats_before_36()
 
 @pytest.mark.parametrize("tokens", [LIGHT, DARK], ids=["light", "dark"])
 def test_texts_and_lines_have_contrast(tokens: object) -> None:
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(one), luminance(other)))
-        return (high + 0.05) / (low + 0.05)
-
     t = LIGHT if tokens is LIGHT else DARK
     for ground in (t.bg, t.sunk, t.warning.ground, t.error.ground):
         assert contrast(t.ink, ground) >= 4.5

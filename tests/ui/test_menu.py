@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from PySide6.QtCore import QPoint
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QColor, QPalette
 from PySide6.QtWidgets import QApplication, QMenu
 from pytestqt.qtbot import QtBot
 
@@ -19,7 +19,7 @@ from lemon_tray.view import Command, Kind
 from router.snapshot import ModelView, Snapshot
 from router.units import NBSP
 from tests.ui import canned
-from tests.ui.conftest import view_of
+from tests.ui.conftest import contrast, view_of
 
 
 @pytest.fixture
@@ -341,3 +341,23 @@ def test_a_menu_that_a_panel_draws_is_written_for_it_but_when_it_pops_up(
     assert menu.load_actions[name].text() == "a_b"
     menu.menu.hide()
     qtbot.waitUntil(lambda: menu.load_actions[name].text() == "a__b")
+
+
+@pytest.mark.parametrize(("ink", "ground"), [("#1c1c1c", "#ffffff"), ("#eeeeee", "#202020")])
+def test_rows_that_only_tell_something_can_be_read(
+    ink: str, ground: str, menu: TrayMenu, qapp: QApplication
+) -> None:
+    before = qapp.palette()
+    try:
+        palette = QPalette(QColor(ground))
+        palette.setColor(QPalette.ColorRole.WindowText, QColor(ink))
+        palette.setColor(QPalette.ColorRole.Window, QColor(ground))
+        qapp.setPalette(palette)
+        menu.show_view(view_of(canned.loading()))
+        menu.menu.popup(QPoint(0, 0))
+        for shown in (menu.menu, menu.why, menu.resident_menus["Qwen3-8B"]):
+            row = shown.palette().color(QPalette.ColorGroup.Disabled, QPalette.ColorRole.Text)
+            assert 4.5 <= contrast(row.name(), ground) < contrast(ink, ground)
+    finally:
+        menu.menu.hide()
+        qapp.setPalette(before)
