@@ -220,13 +220,16 @@ async def _guard(parts: _Parts, request: Asking, handler: _Handler) -> Answer:
 
 
 def _needs_key(request: Asking, parts: _Parts) -> bool:
-    """Other machines need a key, unless there is none and the user wants it so; this one if it is set."""
+    """Other machines need a key, unless there is none and the user wants it so; this one if it is set.
+
+    What a proxy here passes on comes from where the proxy says.
+    """
     settings = parts.api.settings
     if request.path in _OPEN:
         return False
     if settings.require_api_key:
         return True
-    if parts.is_local or security.is_local(request):
+    if (parts.is_local or security.is_local(request)) and not security.is_forwarded(request):
         return False
     return parts.keys.any or not settings.allow_unauthenticated_lan
 

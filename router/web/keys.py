@@ -74,6 +74,7 @@ class Keys:
             raise Unauthorized(
                 "This endpoint wants an API key: send the header Authorization: Bearer KEY.",
                 code="missing_api_key",
+                hint=None if self.any else "There is no key yet. Make one with: lemon-tray key add NAME",
             )
         if not self.accepts(given):
             raise Unauthorized("The API key is not valid.")

@@ -27,6 +27,9 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _PRIVATE: Final = "/internal"
 _EXPOSED: Final = "x-lemonade-route, retry-after, x-should-retry"
 METHODS: Final = "GET, HEAD, POST, DELETE, OPTIONS"
+#: Where a proxy names the machine that it asks for.
+_FORWARDED: Final = ("x-forwarded-for", "x-real-ip", "forwarded")
+_FORWARDED_FOR: Final = re.compile(r"(?:^|[;,\s])for=\s*(\"[^\"]*\"|[^;,\s]*)", re.IGNORECASE)
 _HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1000}")
 
 
@@ -64,6 +67,22 @@ def is_local(request: Asking) -> bool:
         return False
     own = _own_address(request)
     return theirs.is_loopback or (own is not None and theirs == _literal(own))
+
+
+def is_forwarded(request: Asking) -> bool:
+    """Whether a proxy says that it asks for another machine: then it is not the proxy that calls.
+
+    What cannot be read as an address is taken for another machine.
+    """
+    headers = request.headers
+    for name in _FORWARDED:
+        if name not in headers:
+            continue
+        for value in headers.getall(name, []):
+            named = _FORWARDED_FOR.findall(value) if name == "forwarded" else value.split(",")
+            if not all(_is_here(each.strip(' "')) for each in named):
+                return True
+    return False
 
 
 def is_listed(origin: str, cors_origins: Collection[str]) -> bool:
@@ -184,6 +203,15 @@ def _own_address(request: Asking) -> str | None:
     transport = request.transport
     name = transport.get_extra_info("sockname") if transport is not None else None
     return str(name[0]) if isinstance(name, tuple) else None
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address, with or without a port, is a loopback one."""
+    literal = _literal(address)
+    if literal is not None:
+        return literal.is_loopback
+    name = host_of(address)
+    return name is not None and is_loopback(name)
 
 
 def _literal(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

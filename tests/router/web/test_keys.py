@@ -238,6 +238,48 @@ async def test_this_machine_needs_one_if_that_is_set() -> None:
         assert await _statuses(s, Authorization=f"Bearer {KEY}") == [200] * 4
 
 
+ELSEWHERE = {
+    "X-Forwarded-For": (
+        "203.0.113.9",
+        "127.0.0.1, 203.0.113.9",
+        "2001:db8::1",
+        "203.0.113.9:4711",
+        "unknown",
+        "",
+    ),
+    "X-Real-IP": ("203.0.113.9",),
+    "Forwarded": ("for=203.0.113.9", 'proto=https;For="[2001:db8::1]:4711"', "for=127.0.0.1, for=_hidden"),
+}
+HERE = {
+    "X-Forwarded-For": ("127.0.0.1", "::1", "127.0.0.1:4711, [::1]:80", "::ffff:127.0.0.1", "localhost"),
+    "X-Real-IP": ("::1",),
+    "Forwarded": ("for=127.0.0.1;proto=http", 'for="[::1]:4711"', "proto=https;host=localhost"),
+}
+
+
+@pytest.mark.fault("F18")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_who_comes_through_a_proxy_needs_a_key_as_from_where_it_says(host: str) -> None:
+    async with site(reply, host=host, keys=_keys()) as s:
+        for name, values in ELSEWHERE.items():
+            for value in values:
+                told = {name: value}
+                assert await _statuses(s, **told) == [401] * 4, told
+                assert await _statuses(s, **told, Authorization=f"Bearer {KEY}") == [200] * 4, told
+        for name, values in HERE.items():
+            for value in values:
+                assert await _statuses(s, **{name: value}) == [200] * 4, {name: value}
+
+
+async def test_through_a_proxy_nobody_is_served_without_a_key_unless_that_is_set() -> None:
+    async with site(reply) as s:
+        told = {"X-Forwarded-For": "203.0.113.9"}
+        assert await _statuses(s, **told) == [401] * 4
+        assert "key add" in (await s.ask("GET", "/v1/models", None, told)).error["hint"]
+        s.api.settings = schema.apply(s.api.settings, {"allow_unauthenticated_lan": True})
+        assert await _statuses(s, **told) == [200] * 4
+
+
 async def test_keys_come_and_go_while_it_runs(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
