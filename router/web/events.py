@@ -7,6 +7,7 @@ that are still kept. So a slow reader costs one payload and a socket buffer, how
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -35,6 +36,9 @@ class EventHub:
         self._unsubscribe: Callable[[], None] | None = None
         self._encoded: tuple[Snapshot, bytes] | None = None
         self._closed = False
+        # Entries are counted from 1 in each run of the router. As events they have numbers that rise from one
+        # run to the next, so that a client that comes back after a restart misses none of the new run.
+        self._first = time.time_ns() // 1000
 
     @property
     def subscribers(self) -> int:
@@ -98,7 +102,7 @@ class EventHub:
             began = loop.time()
             for entry in self._api.feed_since(last_id):
                 last_id = entry.id
-                await response.write(_feed_event(entry))
+                await response.write(_feed_event(entry, self._first + entry.id))
             snapshot = self._api.snapshot
             if snapshot is not sent:
                 sent = snapshot
@@ -108,13 +112,18 @@ class EventHub:
                 await asyncio.sleep(rest)
 
     def _resume_from(self, request: web.Request) -> int:
-        """The id after which feed entries are wanted. One from an earlier run of the router means all."""
+        """The id after which feed entries are wanted; 0, for all, if the event is not one of this run.
+
+        The number of an entry itself is taken as well as that of its event.
+        """
         given = request.headers.get("Last-Event-ID", "").strip()
         if not given.isdecimal() or len(given) > 18:
             return 0
+        number = int(given)
+        number -= self._first if number > self._first else 0
         kept = self._api.feed_since(0)
         newest = kept[-1].id if kept else 0
-        return int(given) if int(given) <= newest else 0
+        return number if number <= newest else 0
 
     def _snapshot_event(self, snapshot: Snapshot) -> bytes:
         """The snapshot without its feed, which has events of its own; encoded once for all subscribers."""
@@ -140,5 +149,5 @@ class EventHub:
             waker.set()
 
 
-def _feed_event(entry: FeedEntry) -> bytes:
-    return b"event: feed\nid: %d\ndata: %s\n\n" % (entry.id, msgspec.json.encode(entry))
+def _feed_event(entry: FeedEntry, number: int) -> bytes:
+    return b"event: feed\nid: %d\ndata: %s\n\n" % (number, msgspec.json.encode(entry))

@@ -25,8 +25,13 @@ def _parsed(answer: Answer) -> list[tuple[str, int | None, Any]]:
     return found
 
 
-def _ids(answer: Answer) -> list[int | None]:
-    return [number for name, number, _ in _parsed(answer) if name == "feed"]
+def _ids(answer: Answer) -> list[int]:
+    return [data["id"] for name, _, data in _parsed(answer) if name == "feed"]
+
+
+def _numbers(answer: Answer) -> list[int]:
+    """What the events are numbered by, for `Last-Event-ID`."""
+    return [number for name, number, _ in _parsed(answer) if name == "feed" and number is not None]
 
 
 def _generations(answer: Answer) -> list[int]:
@@ -65,6 +70,28 @@ async def test_the_feed_resumes_after_the_last_id() -> None:
                 await client.send("GET", "/api/v1/events", None, {"Last-Event-ID": given} if given else {})
                 answer = await client.answer(lambda a: bool(_generations(a)))
                 assert _ids(answer) == expected, given
+
+
+async def _told_since(s: Site, number: int | None) -> Answer:
+    headers = {} if number is None else {"Last-Event-ID": str(number)}
+    async with s.client() as client:
+        await client.send("GET", "/v1/events", None, headers)
+        return await client.answer(lambda a: bool(_generations(a)))
+
+
+async def test_who_comes_back_after_a_restart_misses_nothing_of_the_new_run() -> None:
+    async with site(reply, QUICK) as s:
+        for number in (1, 2, 3):
+            _tell(s, number)
+        seen = _numbers(await _told_since(s, None))
+        assert _ids(await _told_since(s, seen[1])) == [3]
+        assert _ids(await _told_since(s, seen[2])) == []
+    async with site(reply, QUICK) as s:
+        for number in range(1, 6):
+            _tell(s, number)
+        again = await _told_since(s, seen[2])
+        assert _ids(again) == [1, 2, 3, 4, 5]
+        assert _numbers(again)[0] > seen[2]
 
 
 async def test_snapshots_in_quick_succession_are_sent_as_the_newest() -> None:
