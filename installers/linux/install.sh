@@ -4,19 +4,25 @@
 #   ./install.sh              below ~/.local, or $XDG_DATA_HOME for the program and its menu entry
 #   ./install.sh --prefix DIR below DIR instead
 set -eu
+unset CDPATH # with it, cd prints where it went
 
-here=$(cd "$(dirname "$0")" && pwd)
-bin="$HOME/.local/bin"
-data="${XDG_DATA_HOME:-$HOME/.local/share}"
-if [ "${1:-}" = --prefix ]; then
+here=$(cd -- "$(dirname -- "$0")" && pwd)
+if [ "${1:-}" = --prefix ] && [ $# -le 2 ]; then
     [ -n "${2:-}" ] || { echo "install.sh: --prefix needs a folder" >&2; exit 2; }
-    mkdir -p "$2"
-    prefix=$(cd "$2" && pwd)
+    mkdir -p -- "$2"
+    prefix=$(cd -- "$2" && pwd)
     bin="$prefix/bin"
     data="$prefix/share"
 elif [ $# -gt 0 ]; then
     echo "Usage: ./install.sh [--prefix DIR]" >&2
     exit 2
+else
+    [ -n "${HOME:-}" ] || { echo "install.sh: HOME is not set; name a folder with --prefix" >&2; exit 2; }
+    bin="$HOME/.local/bin"
+    case "${XDG_DATA_HOME:-}" in
+        /*) data=$XDG_DATA_HOME ;;
+        *) data="$HOME/.local/share" ;; # what is no full path does not count
+    esac
 fi
 program="$data/lemon-tray-app"
 
@@ -24,10 +30,13 @@ program="$data/lemon-tray-app"
     echo "install.sh: the program does not run on this system; nothing was installed" >&2
     exit 1
 }
+# An installation that broke off between its two moves: the older program is still whole.
+[ -e "$program" ] || [ ! -e "$program.old" ] || mv "$program.old" "$program"
 [ ! -x "$program/uninstall.sh" ] || "$program/uninstall.sh" --stop
 
 mkdir -p "$data" "$bin"
 rm -rf "$program.new" "$program.old"
+trap 'rm -rf "$program.new"' EXIT
 cp -a "$here/lemon-tray" "$program.new"
 cp "$here/uninstall.sh" "$program.new/uninstall.sh"
 # The old program stays whole until the new one is there.
@@ -40,9 +49,12 @@ applications="$data/applications"
 icons="$data/icons/hicolor/scalable/apps"
 man="$data/man/man1"
 mkdir -p "$applications" "$icons" "$man"
-# A path in a desktop entry is quoted: it may hold spaces.
-escaped=$(printf '%s' "$program/lemon-tray" | sed 's/[\\&|]/\\&/g')
-sed -e "s|^Exec=@BIN@|Exec=\"$escaped\"|" -e "s|^TryExec=@BIN@|TryExec=$escaped|" \
+# A path in a desktop entry is quoted: it may hold spaces. Signs that mean something there are escaped, and
+# then those that sed would take for its own.
+quoted=$(printf '%s' "$program/lemon-tray" |
+    sed -e 's/\\/\\\\\\\\/g' -e 's/%/%%/g' -e 's/["`$]/\\\\&/g' | sed 's/[\\&|]/\\&/g')
+plain=$(printf '%s' "$program/lemon-tray" | sed 's/\\/\\\\/g' | sed 's/[\\&|]/\\&/g')
+sed -e "s|^Exec=@BIN@|Exec=\"$quoted\"|" -e "s|^TryExec=@BIN@|TryExec=$plain|" \
     "$here/share/applications/lemon-tray.desktop" >"$applications/lemon-tray.desktop"
 cp "$here/share/icons/hicolor/scalable/apps/lemon-tray.svg" "$icons/"
 cp "$here/share/man/man1/lemon-tray.1.gz" "$man/"

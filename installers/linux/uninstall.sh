@@ -5,8 +5,9 @@
 #   uninstall.sh --purge   remove the program and all that it has kept, models among it
 #   uninstall.sh --stop    stop it if it runs, and remove nothing
 set -eu
+unset CDPATH # with it, cd prints where it went
 
-program=$(cd "$(dirname "$0")" && pwd)
+program=$(cd -- "$(dirname -- "$0")" && pwd)
 [ -f "$program/installed-files" ] || {
     echo "uninstall.sh: run the one beside the installed program, not this one" >&2
     exit 2
@@ -16,7 +17,7 @@ program=$(cd "$(dirname "$0")" && pwd)
 instances() {
     for entry in /proc/[0-9]*; do
         [ "$entry/exe" -ef "$program/lemon-tray" ] || continue
-        case "$(tr '\0' ' ' <"$entry/cmdline" 2>/dev/null)" in
+        case "$(tr '\0' ' ' 2>/dev/null <"$entry/cmdline")" in
             *" --engine-worker "*) ;;
             *) echo "${entry#/proc/}" ;;
         esac
@@ -42,16 +43,26 @@ case "${1:-}" in
     --stop) stop; exit 0 ;;
     *) echo "Usage: uninstall.sh [--purge | --stop]" >&2; exit 2 ;;
 esac
+[ -n "${HOME:-}" ] || { echo "uninstall.sh: HOME is not set, so it is unknown what is yours" >&2; exit 2; }
+# The place that a variable names, if that is a full path; else the usual one.
+place() {
+    case "$1" in
+        /*) printf '%s' "$1" ;;
+        *) printf '%s' "$HOME/$2" ;;
+    esac
+}
+config=$(place "${XDG_CONFIG_HOME:-}" .config)
 stop
 
 while IFS= read -r file; do
     rm -f "$file"
 done <"$program/installed-files"
 # Starting at login would start what is not there any more.
-rm -f "${XDG_CONFIG_HOME:-$HOME/.config}/autostart/lemon-tray.desktop"
+rm -f "$config/autostart/lemon-tray.desktop"
 if [ "${1:-}" = --purge ]; then
-    rm -rf "${XDG_CONFIG_HOME:-$HOME/.config}/lemon-tray" "${XDG_DATA_HOME:-$HOME/.local/share}/lemon-tray" \
-        "${XDG_STATE_HOME:-$HOME/.local/state}/lemon-tray" "${XDG_CACHE_HOME:-$HOME/.cache}/lemon-tray"
+    rm -rf "$config/lemon-tray" "$(place "${XDG_DATA_HOME:-}" .local/share)/lemon-tray" \
+        "$(place "${XDG_STATE_HOME:-}" .local/state)/lemon-tray" \
+        "$(place "${XDG_CACHE_HOME:-}" .cache)/lemon-tray"
     echo "Lemon Tray and all that it has kept are removed."
 else
     echo "Lemon Tray is removed. Your settings and models are still there; --purge would have removed them."

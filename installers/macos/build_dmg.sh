@@ -10,7 +10,7 @@
 set -euo pipefail
 
 [ $# -eq 2 ] || { echo "Usage: build_dmg.sh BUNDLE OUT" >&2; exit 2; }
-bundle=$1
+bundle=${1%/} # with the slash, cp would copy what is in it
 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
 identity=${LEMON_TRAY_SIGN_IDENTITY:-}
@@ -33,6 +33,10 @@ if [ -n "$identity" ]; then
     while IFS= read -r -d '' library; do
         codesign --force --timestamp --options runtime --sign "$identity" "$library"
     done < <(find "$app/Contents" -type f \( -name '*.dylib' -o -name '*.so' \) -print0)
+    # Qt's libraries have no such name: each is a framework, which is signed as a whole, after what is in it.
+    while IFS= read -r -d '' framework; do
+        codesign --force --timestamp --options runtime --sign "$identity" "$framework"
+    done < <(find "$app/Contents" -depth -type d -name '*.framework' -print0)
     codesign --force --timestamp --options runtime --entitlements "$here/entitlements.plist" \
         --sign "$identity" "$app"
     codesign --verify --strict --deep "$app"

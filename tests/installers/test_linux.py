@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from lemon_tray.autostart import quoted_for_exec
 from lemon_tray.commands import CLI_COMMANDS
 from router.version import __version__
 
@@ -90,6 +91,84 @@ def test_the_archive_installs_upgrades_and_goes_without_a_trace(unpacked: Path, 
     run(unpacked / "install.sh")
     run(data / "lemon-tray-app" / "uninstall.sh", "--purge")
     assert {name for name in everything(home) if not name.endswith("mimeinfo.cache")} == set()
+
+
+def test_an_odd_prefix_is_a_prefix(unpacked: Path, tmp_path: Path) -> None:
+    """Named from where one stands, with all that means something to a shell, to sed or to a desktop."""
+    name = '-an $odd `one`, 100 % "so" \\ & |'
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    # With CDPATH, and without HOME, which is not needed for it.
+    environment = {"PATH": os.environ["PATH"], "CDPATH": f"{tmp_path}:{elsewhere}"}
+    command = [str(unpacked / "install.sh"), "--prefix", name]
+    subprocess.run(command, cwd=elsewhere, env=environment, check=True, capture_output=True)
+    prefix = elsewhere / name
+    program = prefix / "share" / "lemon-tray-app" / "lemon-tray"
+    assert subprocess.run([prefix / "bin" / "lemon-tray"], capture_output=True, check=True).stdout
+    lines = (prefix / "share" / "applications" / "lemon-tray.desktop").read_text().splitlines()
+    assert f"Exec={quoted_for_exec([str(program)])}" in lines
+    assert f"TryExec={program}".replace("\\", "\\\\") in lines
+    environment["HOME"] = str(tmp_path / "home")
+    subprocess.run([program.with_name("uninstall.sh")], env=environment, check=True, capture_output=True)
+    assert {name for name in everything(prefix) if not name.endswith("mimeinfo.cache")} == set()
+
+
+def test_a_place_that_is_no_full_path_does_not_count(unpacked: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    names = ("CONFIG", "DATA", "STATE", "CACHE")
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    environment |= {f"XDG_{name}_HOME": "relative" for name in names}
+    theirs = tmp_path / "relative" / "lemon-tray" / "theirs"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    options = {"cwd": tmp_path, "capture_output": True, "text": True}
+    subprocess.run([unpacked / "install.sh"], env=environment, check=True, **options)
+    program = home / ".local" / "share" / "lemon-tray-app"
+    assert (program / "lemon-tray").exists()
+    for state in (".config", ".local/share", ".local/state", ".cache"):
+        (home / state / "lemon-tray").mkdir(parents=True)
+        (home / state / "lemon-tray" / "kept").touch()
+
+    # Who is nobody is told so, before anything goes.
+    for script in (unpacked / "install.sh", program / "uninstall.sh"):
+        done = subprocess.run([script], env={"PATH": os.environ["PATH"]}, check=False, **options)
+        assert done.returncode == 2
+        assert f"{script.name}: HOME is not set" in done.stderr
+    assert (home / ".local" / "bin" / "lemon-tray").exists()
+
+    subprocess.run([program / "uninstall.sh", "--purge"], env=environment, check=True, **options)
+    assert theirs.exists()
+    assert {name for name in everything(home) if not name.endswith("mimeinfo.cache")} == set()
+
+
+def test_an_installation_that_broke_off_is_mended_by_the_next(unpacked: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+
+    def install() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [unpacked / "install.sh"], env=environment, check=False, capture_output=True, text=True
+        )
+
+    assert install().returncode == 0
+    program = home / ".local" / "share" / "lemon-tray-app"
+    # Killed between its two moves; then a copy that fails, as on a full disk.
+    program.rename(program.with_name("lemon-tray-app.old"))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cp").write_text('#!/bin/sh\nmkdir -p "$3"\necho "No space left on device" >&2\nexit 1\n')
+    (tools / "cp").chmod(0o755)
+    environment["PATH"] = f"{tools}:{os.environ['PATH']}"
+    assert install().returncode == 1
+    assert (program / "lemon-tray").exists()
+    assert [path.name for path in program.parent.iterdir() if path.name.startswith("lemon-tray-app")] == [
+        "lemon-tray-app"
+    ]
+    environment["PATH"] = os.environ["PATH"]
+    assert install().returncode == 0
+    assert (program / "lemon-tray").exists()
 
 
 def test_the_desktop_entry_is_valid(build: ModuleType, tmp_path: Path) -> None:

@@ -49,13 +49,19 @@ def mac(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     (bundle / "Contents" / "MacOS").mkdir(parents=True)
     (bundle / "Contents" / "Frameworks").mkdir()
     (bundle / "Contents" / "Frameworks" / "a library.dylib").write_bytes(b"x")
+    # As Qt's libraries are: a file without an ending, in a folder that is signed as a whole.
+    core = bundle / "Contents" / "Frameworks" / "Qt" / "QtCore.framework" / "Versions" / "A" / "QtCore"
+    core.parent.mkdir(parents=True)
+    core.write_bytes(b"x")
     return tmp_path, {"PATH": f"{tools}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
 
 
-def image(mac: tuple[Path, dict[str, str]], **settings: str) -> tuple[int, list[str]]:
+def image(
+    mac: tuple[Path, dict[str, str]], bundle: str = "Lemon Tray.app", **settings: str
+) -> tuple[int, list[str]]:
     folder, environment = mac
     done = subprocess.run(
-        ["bash", INSTALLERS / "macos" / "build_dmg.sh", folder / "Lemon Tray.app", folder / "out.dmg"],
+        ["bash", INSTALLERS / "macos" / "build_dmg.sh", f"{folder}/{bundle}", folder / "out.dmg"],
         env={**environment, **settings},
         capture_output=True,
         text=True,
@@ -82,6 +88,7 @@ def test_an_image_that_is_signed_and_notarized(mac: tuple[Path, dict[str, str]])
     assert tools == [
         "codesign --force",
         "codesign --force",
+        "codesign --force",
         "codesign --verify",
         "hdiutil create",
         "codesign --force",
@@ -89,8 +96,19 @@ def test_an_image_that_is_signed_and_notarized(mac: tuple[Path, dict[str, str]])
         "xcrun stapler",
     ]
     assert "a library.dylib" in calls[0]
-    assert "--entitlements" in calls[1]
-    assert "--keychain-profile p" in calls[5]
+    assert calls[1].endswith("/QtCore.framework")
+    assert "--entitlements" in calls[2]
+    assert "--keychain-profile p" in calls[6]
+
+
+def test_a_bundle_may_be_named_with_a_slash(mac: tuple[Path, dict[str, str]]) -> None:
+    """As the shell completes it. The cp of macOS would copy what is in it, in place of it."""
+    copier = mac[0] / "tools" / "cp"
+    copier.write_text(f'#!/bin/sh\necho cp "$@" >>"{mac[0] / "log"}"\nexec /bin/cp "$@"\n')
+    copier.chmod(0o755)
+    code, calls = image(mac, "Lemon Tray.app/")
+    assert code == 0
+    assert f"cp -R {mac[0]}/Lemon Tray.app " in calls[0]
 
 
 def test_what_is_not_signed_is_not_notarized(mac: tuple[Path, dict[str, str]]) -> None:
