@@ -23,6 +23,9 @@ _ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 #: JSON rarely shrinks to less than a twentieth. What grows much more than that was made to do harm.
 _MOST_GROWTH: Final = 200
 _GROWTH_FREE: Final = 1 << 20
+_PIECE: Final = 64 << 10
+_GZIP: Final = b"\x1f\x8b"
+_MOST_PARTS: Final = 1000
 
 
 class Stalled(RouterError):
@@ -60,14 +63,14 @@ class Bodies:
         length = request.content_length
         if length is not None and length > most:
             raise too_large(most)
-        encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
-        if encoding not in ("", "identity") and encoding not in _ENCODINGS:
+        encoding = _encoding(request)
+        if encoding and encoding not in _ENCODINGS:
             raise UnsupportedMediaType(
                 f"Bodies encoded as {encoding[:40]!r} are not read here. Send it plain, or as gzip.",
                 param="Content-Encoding",
             )
         body = await self._receive(request, length, most)
-        if encoding not in ("", "identity"):
+        if encoding:
             return await self._inflated(request, body, most)
         return body
 
@@ -139,22 +142,50 @@ class Bodies:
         self._parts[id(request)] = part + size
 
 
+def _encoding(request: Asking) -> str:
+    """How the body is compressed, in lower case, several ways with commas between; "" if it is not."""
+    if hdrs.CONTENT_ENCODING not in request.headers:
+        return ""
+    given = ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, [])).lower().split(",")
+    return ", ".join(name for each in given if (name := each.strip()) not in ("", "identity"))
+
+
 def _inflate(body: Body, bound: int) -> bytes:
     """Raises BadRequest, and TooLarge before more than `bound` bytes are made."""
-    inflater = zlib.decompressobj(_ANY_WRAPPER)
     try:
-        whole = inflater.decompress(body, bound + 1)
+        return _inflated_as(_ANY_WRAPPER, body, bound)
     except zlib.error as exc:
         # Some send a bare stream and call it deflate.
-        bare = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            whole, inflater = bare.decompress(body, bound + 1), bare
+            return _inflated_as(-zlib.MAX_WBITS, body, bound)
         except zlib.error:
-            raise BadRequest(
-                f"The body is not compressed as it says: {exc}.", param="Content-Encoding"
-            ) from None
-    if len(whole) > bound:
-        raise too_large(bound)
+            raise _not_compressed(str(exc)) from None
+
+
+def _inflated_as(wrapper: int, body: Body, bound: int) -> bytes:
+    """What gzip makes may be several parts, one after the other. Raises as `_inflate`, or zlib's error."""
+    view = memoryview(body)
+    inflater = zlib.decompressobj(wrapper)
+    made: list[bytes] = []
+    at = size = parts = 0
+    while at < len(view):
+        # By pieces: what follows a part is handed back as a copy.
+        piece = view[at : at + _PIECE]
+        made.append(inflater.decompress(piece, bound + 1 - size))
+        size += len(made[-1])
+        if size > bound:
+            raise too_large(bound)
+        at += len(piece) - len(inflater.unused_data)
+        if not inflater.eof or at == len(view):
+            continue
+        parts += 1
+        if bytes(view[at : at + len(_GZIP)]) != _GZIP or parts == _MOST_PARTS:
+            raise _not_compressed("something follows its end")
+        inflater = zlib.decompressobj(wrapper)
     if not inflater.eof:
         raise BadRequest("The compressed body is cut short.", param="Content-Encoding")
-    return whole
+    return made[0] if len(made) == 1 else b"".join(made)
+
+
+def _not_compressed(why: str) -> BadRequest:
+    return BadRequest(f"The body is not compressed as it says: {why}.", param="Content-Encoding")

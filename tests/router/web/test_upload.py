@@ -35,9 +35,22 @@ def _bare(data: bytes) -> bytes:
     return squeeze.compress(data) + squeeze.flush()
 
 
+def _in_parts(data: bytes) -> bytes:
+    """As `cat a.gz b.gz` makes it."""
+    third = len(data) // 3
+    return b"".join(gzip.compress(part) for part in (data[:third], b"", data[third:]))
+
+
 @pytest.mark.parametrize(
     ("encoding", "squeeze"),
-    [("gzip", gzip.compress), ("GZip", gzip.compress), ("deflate", zlib.compress), ("deflate", _bare)],
+    [
+        ("gzip", gzip.compress),
+        ("GZip", gzip.compress),
+        ("identity, gzip", gzip.compress),
+        ("gzip", _in_parts),
+        ("deflate", zlib.compress),
+        ("deflate", _bare),
+    ],
 )
 @pytest.mark.parametrize("text", ["hello", "word " * 20_000])
 async def test_a_compressed_body_arrives_plain(encoding: str, squeeze: Any, text: str) -> None:
@@ -70,6 +83,10 @@ async def test_a_bomb_is_refused_before_it_is_inflated() -> None:
         ("zstd", b"x", 415),
         ("gzip, gzip", gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), 415),
         ("chunked", b"x", 415),
+        ("gzip", gzip.compress(chat(), mtime=0) + b"more", 400),
+        ("gzip", gzip.compress(b"", mtime=0) * 1001, 400),
+        ("gzip", gzip.compress(chat(), mtime=0) + gzip.compress(b" " * 99, mtime=0)[:-9], 400),
+        ("deflate", zlib.compress(chat()) + b"more", 400),
         ("gzip", b"{}", 400),
         ("gzip", b"", 400),
         ("gzip", gzip.compress(chat(), mtime=0)[:-9], 400),
@@ -83,6 +100,29 @@ async def test_what_is_compressed_otherwise_or_wrongly(encoding: str, body: byte
         assert answer.status == status
         assert answer.error["message"]
         assert not s.api.asked
+
+
+async def test_a_bomb_in_parts_is_refused_before_it_is_inflated() -> None:
+    part = gzip.compress(b" " * MIB, 9)
+    async with site(reply) as s:
+        answer = await s.ask("POST", CHAT, part * 300, {"Content-Encoding": "gzip"})
+        assert answer.status == 413
+        assert _held(s) == 0
+
+
+async def test_what_several_lines_say_of_compression_counts_together() -> None:
+    packed = gzip.compress(chat())
+    async with site(reply) as s:
+        for lines, status in (
+            (("identity", "gzip"), 200),
+            (("gzip", "identity"), 200),
+            (("gzip", "br"), 415),
+            (("identity", "br"), 415),
+        ):
+            told = "".join(f"Content-Encoding: {each}\r\n" for each in lines)
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{told}Content-Length: {len(packed)}\r\n\r\n"
+            async with s.client() as client:
+                assert (await client.raw(head.encode() + packed)).status == status, lines
 
 
 async def test_admin_calls_take_small_bodies_only() -> None:
