@@ -19,7 +19,10 @@ from router.fetch import BLOCK
 from router.instance import FileLock
 from router.settings.files import sync_folder
 
-INCOMPLETE: Final = ".incomplete"
+#: How the names of what has arrived end. Other programs' end otherwise, so it is known whose they are.
+INCOMPLETE: Final = ".lemon-tray.incomplete"
+#: How the names of repositories' folders begin.
+FOLDER: Final = "models--"
 _LOCKS: Final = ".locks"
 
 
@@ -45,9 +48,7 @@ class HubCache:
 
     def lock(self, file: HubFile) -> FileLock:
         """The lock that other programs take as well before they fetch a file."""
-        path = self.root / _LOCKS / self.folder.name / f"{file.sha256}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path)
+        return lock_of(self.root, self.folder.name, file.sha256)
 
     def is_placed(self, commit: str, file: HubFile) -> bool:
         """Whether programs find it, and it has the right size."""
@@ -108,7 +109,18 @@ class HubCache:
 
 def folder_of(repo: str) -> str:
     """The name of a repository's folder."""
-    return f"models--{repo.replace('/', '--')}"
+    return f"{FOLDER}{repo.replace('/', '--')}"
+
+
+def lock_of(root: Path, folder: str, sha256: str) -> FileLock:
+    """The lock on a file of a repository's folder. Makes the folder that it is in.
+
+    Raises:
+        OSError: that cannot be made.
+    """
+    path = root / _LOCKS / folder / f"{sha256}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
 
 
 def _size(path: Path) -> int:

@@ -16,8 +16,19 @@ from msgspec import Struct
 from router.catalog.hub import HubFile, HubModel, Listing, Reference, choose
 from router.catalog.hub_api import Hub
 from router.catalog.hub_cache import HubCache
+from router.catalog.leftovers import find_leftovers
 from router.errors import Conflict, NotFound, RouterError
-from router.fetch import RETRY_PAUSES_S, FileThread, Wanted, check_room, disk_error, fetch, open_session
+from router.fetch import (
+    RETRY_PAUSES_S,
+    FileThread,
+    Wanted,
+    check_room,
+    disk_error,
+    fetch,
+    is_right,
+    open_session,
+)
+from router.units import gib
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +127,7 @@ class Puller:
                 self._owed[owed] = await thread.do(cache.missing, listing.commit, model.all_files)
                 needed = sum(self._owed.values())
                 if self._owed[owed]:
-                    await thread.do(check_room, cache.blobs, f"the model {reference}", needed + SPARE)
+                    await thread.do(_check_room, cache, model, f"the model {reference}", needed + SPARE)
                 async with open_session(thread, self._session) as session:
                     await _Fetching(self, listing, model, cache, thread, session, token, tell, owed).run()
             except OSError as error:
@@ -187,15 +198,35 @@ class _Fetching:
             return
         lock = await self._thread.do(self._cache.lock, file)
         try:
-            if not await self._thread.do(_acquire, lock):
+            is_ours, is_locked = await self._thread.do(_acquire, lock)
+            if not is_ours:
                 raise Conflict(
                     f"Another program is fetching {file.path} of {self._listing.repo} into the same cache.",
                     code="being_fetched",
                 )
             await self._fetch(file)
+            if not is_locked:
+                await self._check_alone(file)
             await self._thread.do(self._cache.keep, file)
         finally:
             await asyncio.shield(self._thread.do(lock.release))
+
+    async def _check_alone(self, file: HubFile) -> None:
+        """See to it that no other program wrote into the same file meanwhile: nothing kept it out.
+
+        Raises:
+            RouterError: one did; what came of it is thrown away.
+        """
+        part = self._cache.part(file)
+        if await self._thread.do(is_right, part, file.size, file.sha256):
+            return
+        await self._thread.do(lambda: part.unlink(missing_ok=True))
+        raise RouterError(
+            f"The file {file.path} is not as it came: another program wrote to it. It was thrown away.",
+            code="download_corrupt",
+            status=502,
+            hint="The file system of the cache knows no locks. Fetch with one program at a time.",
+        )
 
     async def _fetch(self, file: HubFile) -> None:
         hub = self._puller._hub
@@ -238,10 +269,29 @@ class _Fetching:
         self._tell(PullProgress(stage, so_far, total, file.path, file.sha256, file_done, file.size))
 
 
-def _acquire(lock: Any) -> bool:
-    """Take a lock between processes; where the file system knows none, the hash must do."""
+def _check_room(cache: HubCache, model: HubModel, title: str, needed: int) -> None:
+    """As `check_room`, naming what pulls that were given up still take."""
     try:
-        return bool(lock.acquire())
+        check_room(cache.blobs, title, needed)
+    except RouterError as error:
+        own = {cache.part(file) for file in model.all_files}
+        taken = sum(each.size for each in find_leftovers(cache.root) if each.path not in own)
+        if taken:
+            error.hint = (
+                f"Pulls that did not end take {gib(taken)}. To give that back: "
+                "lemon-tray hub leftovers --delete"
+            )
+        raise
+
+
+def _acquire(lock: Any) -> tuple[bool, bool]:
+    """Take a lock between processes: whether to go on, and whether the lock is held.
+
+    Where the file system knows none it goes on without.
+    """
+    try:
+        got = bool(lock.acquire())
     except OSError as error:
         log.warning("The cache cannot be locked: %s", error.strerror or error)
-        return True
+        return True, False
+    return got, got

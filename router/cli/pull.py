@@ -7,7 +7,9 @@ import asyncio
 import getpass
 import json
 import logging
+import os
 import sys
+import time
 from typing import Any, Final
 
 import msgspec
@@ -45,12 +47,23 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     delete.add_argument("model", metavar="MODEL")
     delete.set_defaults(command=_delete)
 
-    hub = commands.add_parser("hub", help="keep a token for gated models of the Hugging Face hub")
+    hub = commands.add_parser(
+        "hub", help="keep a token for gated models of the Hugging Face hub, and tidy its cache"
+    )
     actions = hub.add_subparsers(title="actions", metavar="ACTION", required=True)
     login = actions.add_parser("login", help="keep a token, which is asked for, in the keyring")
     login.set_defaults(command=_login)
     logout = actions.add_parser("logout", help="forget that token")
     logout.set_defaults(command=_logout)
+    left = actions.add_parser(
+        "leftovers",
+        help="show what pulls that did not end take in the cache",
+        description="Show what pulls that did not end take in the Hugging Face cache. Pulling the same model "
+        "again goes on with it.",
+    )
+    left.add_argument("--delete", action="store_true", help="delete what nobody is fetching now")
+    left.add_argument("--json", action="store_true", help="as JSON")
+    left.set_defaults(command=_leftovers)
     return [pull, delete]
 
 
@@ -140,6 +153,39 @@ def _delete(context: Context, arguments: argparse.Namespace) -> int:
 
         name, freed = asyncio.run(run())
     print(f"{plain(name)} is deleted{f'; {shown_size(freed)} is free again' if freed else ''}")
+    return 0
+
+
+def _leftovers(context: Context, arguments: argparse.Namespace) -> int:
+    # The other commands need none of what this brings in.
+    from router.catalog.leftovers import discard, find_leftovers
+    from router.service.pulling import hub_root
+
+    root = hub_root(context.store().settings.model_sources, context.environ)
+    deleted = discard(root) if root is not None and arguments.delete else ()
+    left = find_leftovers(root) if root is not None else ()
+    if arguments.json:
+        listed = [
+            {"path": os.fsdecode(each.path), "repo": each.repo, "bytes": each.size, "written": each.written}
+            for each in left
+        ]
+        print(json.dumps({"leftovers": listed, "bytes_freed": sum(each.size for each in deleted)}, indent=2))
+        return 0
+    for each in left:
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.written))
+        print(plain(f"{shown_size(each.size):>10}  {day}  {each.repo}  {each.path.name[:12]}"))
+    if arguments.delete:
+        freed = sum(each.size for each in deleted)
+        note(f"{shown_size(freed)} is free again" if deleted else "nothing was deleted")
+        if left:
+            note("what is left is being fetched now")
+    elif left:
+        note(
+            f"{shown_size(sum(each.size for each in left))} in all; to delete what nobody is fetching: "
+            "lemon-tray hub leftovers --delete"
+        )
+    else:
+        note("no pull has left anything")
     return 0
 
 

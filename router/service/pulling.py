@@ -13,6 +13,7 @@ from router.catalog.demo import DEMO, fetch_demo
 from router.catalog.hub import Reference, parse_reference
 from router.catalog.hub_api import Hub
 from router.catalog.hub_cache import folder_of
+from router.catalog.leftovers import sweep
 from router.catalog.model import Model
 from router.catalog.places import PlaceKind, stores
 from router.catalog.pull import DOWNLOADING, RESOLVING, Puller, PullProgress
@@ -218,6 +219,12 @@ class Pulling:
         if known is None and "/" in wanted:
             known = self._running.get(str(parse_reference(wanted)).casefold())
         self._downloads.cancel(known[0].name if known is not None else name)
+
+    async def sweep(self) -> None:
+        """Delete what pulls left behind that nobody has taken up for a month."""
+        root = self._hub_root()
+        if root is not None:
+            await asyncio.to_thread(sweep, root)
 
     async def find(self, name: str) -> Model:
         """The model of that name, after a look at what there is.

@@ -257,6 +257,7 @@ class Wiring(ABC):
             (self._providers.watch(), "providers watch"),
             (self._catalog.watch(), "models watch"),
             (asyncio.to_thread(remove_leftovers, self._paths.rewritten), "broken writes"),
+            (self._pulling.sweep(), "given up pulls"),
         ):
             self._tasks.spawn(watch, name)
         self._publish()

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from router.catalog.hub_api import TOKEN_NAME
+from router.catalog.hub_cache import INCOMPLETE
 from router.cli.main import main
 from router.errors import BadRequest, Conflict, Forbidden, NotFound, RouterError
 from router.paths import Paths
@@ -257,7 +258,7 @@ async def test_a_command_that_is_killed_in_the_middle_goes_on_at_the_next_call(
     hub.stall_at = 3_000_000
     process = command("pull", "--json", REPO)
     assert process.stdout is not None
-    part = tmp_path / "hub" / "models--acme--Tiny-GGUF" / "blobs" / f"{sha256(big)}.incomplete"
+    part = tmp_path / "hub" / "models--acme--Tiny-GGUF" / "blobs" / f"{sha256(big)}{INCOMPLETE}"
     told = {"bytes_downloaded": 0}
     while told["bytes_downloaded"] < 1_000_000:
         told = json.loads(await in_time(asyncio.to_thread(process.stdout.readline)))
@@ -302,6 +303,15 @@ async def test_commands_pull_and_delete_where_no_router_runs(
     assert (code, out) == (0, f"{NAME} is deleted; 0\N{NO-BREAK SPACE}MiB is free again\n"), err
     code, out, err = await run("delete", NAME)
     assert (code, f"There is no model {NAME}" in err) == (1, True)
+    assert (await run("hub", "leftovers"))[:2] == (0, "")
+    blobs = tmp_path / "hub" / "models--acme--Left-GGUF" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{'0' * 64}{INCOMPLETE}").write_bytes(bytes(3 << 20))
+    code, out, err = await run("hub", "leftovers")
+    assert (code, "acme/Left-GGUF" in out, "--delete" in err) == (0, True, True)
+    assert json.loads((await run("hub", "leftovers", "--json"))[1])["leftovers"][0]["bytes"] == 3 << 20
+    code, out, err = await run("hub", "leftovers", "--delete")
+    assert (code, out, "is free again" in err, blobs.exists()) == (0, "", True, False)
     code, out, err = await run("pull", "acme/Nothing")
     assert (code, out) == (1, "")
     assert "The hub has no repository acme/Nothing" in err

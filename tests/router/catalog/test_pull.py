@@ -15,7 +15,7 @@ import pytest
 from router import fetch as fetching
 from router.catalog.hub import parse_reference
 from router.catalog.hub_api import TOKEN_NAME, Hub
-from router.catalog.hub_cache import HubCache
+from router.catalog.hub_cache import INCOMPLETE, HubCache
 from router.catalog.places import Place, PlaceKind
 from router.catalog.pull import Pulled, Puller, PullProgress
 from router.catalog.survey import survey
@@ -201,7 +201,7 @@ async def interrupt(site: Site, hub: LocalHub, chance: random.Random) -> None:
     task.cancel()
     await asyncio.gather(task, reached, return_exceptions=True)
     hub.go_on.set()
-    part = site.cache.blobs / f"{sha256(MODEL)}.incomplete"
+    part = site.cache.blobs / f"{sha256(MODEL)}{INCOMPLETE}"
     assert site.listed() == {}
     if part.exists():
         assert MODEL.startswith(part.read_bytes())
@@ -213,7 +213,7 @@ async def interrupted(site: Site, hub: LocalHub, seed: int) -> None:
         await interrupt(site, hub, chance)
     hub.stall_at = None
     hub.cuts = [chance.randrange(0, len(MODEL)) for _ in range(chance.randrange(0, 3))]
-    kept = site.cache.blobs / f"{sha256(MODEL)}.incomplete"
+    kept = site.cache.blobs / f"{sha256(MODEL)}{INCOMPLETE}"
     before = kept.stat().st_size if kept.exists() else 0
     asked = len(hub.ranges)
     assert (await site.pull()).path.read_bytes() == MODEL
@@ -234,6 +234,46 @@ async def test_a_pull_that_is_interrupted_ends_whole_in_the_long_run(
     site: Site, hub: LocalHub, seed: int
 ) -> None:
     await interrupted(site, hub, seed)
+
+
+async def test_where_there_are_no_locks_a_file_that_another_program_wrote_to_gets_no_name(
+    site: Site, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash of what came is right then, and that of the file is not."""
+
+    def no_locks(_lock: FileLock) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(FileLock, "acquire", no_locks)
+
+    def write_too(progress: PullProgress) -> None:
+        if part.exists() and progress.file_done and not spoiled:
+            spoiled.append(progress.file_done)
+            with part.open("r+b") as opened:
+                opened.write(b"spoiled")
+
+    part, spoiled = site.cache.blobs / f"{sha256(MODEL)}{INCOMPLETE}", list[int]()
+    site.on_tell = write_too
+    with pytest.raises(RouterError, match="another program") as caught:
+        await site.pull()
+    assert caught.value.code == "download_corrupt"
+    assert (site.listed(), part.exists()) == ({}, False)
+    assert (await site.pull()).path.read_bytes() == MODEL
+
+
+async def test_a_full_disk_names_what_given_up_pulls_take(
+    site: Site, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = HubCache(site.root, "acme/Other-GGUF").blobs
+    for blobs, sha, size in ((other, "0" * 64, 3 << 20), (site.cache.blobs, sha256(MODEL), 1_000)):
+        blobs.mkdir(parents=True)
+        (blobs / f"{sha}{INCOMPLETE}").write_bytes(bytes(size))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda _folder: usage(10, 10, 0))
+    with pytest.raises(RouterError) as caught:
+        await site.pull()
+    assert caught.value.status == 507
+    assert "lemon-tray hub leftovers" in (caught.value.hint or "")
 
 
 @pytest.mark.fault("F26")
@@ -405,7 +445,7 @@ async def test_space_is_looked_at_first_and_what_is_there_counts(
         await site.pull()
     assert (caught.value.code, caught.value.status) == ("disk_full", 507)
     assert not hub.files_asked
-    (site.cache.blobs / f"{sha256(MODEL)}.incomplete").write_bytes(MODEL[:2_000_000])
+    (site.cache.blobs / f"{sha256(MODEL)}{INCOMPLETE}").write_bytes(MODEL[:2_000_000])
     assert (await site.pull()).path.read_bytes() == MODEL
     assert hub.ranges == ["bytes=2000000-"]
 
@@ -446,7 +486,7 @@ async def test_a_disk_that_fills_up_keeps_what_has_arrived(
             await site.pull()
     assert caught.value.code == "disk_full"
     assert site.listed() == {}
-    kept = (site.cache.blobs / f"{sha256(MODEL)}.incomplete").stat().st_size
+    kept = (site.cache.blobs / f"{sha256(MODEL)}{INCOMPLETE}").stat().st_size
     assert kept > 0
     assert (await site.pull()).path.read_bytes() == MODEL
     assert hub.ranges[-1] == f"bytes={kept}-"
