@@ -142,6 +142,10 @@ class Embed(Struct, frozen=True):
     options: Options | None = None
     keep_alive: KeepAlive = UNSET
 
+    def __post_init__(self) -> None:
+        if self.dimensions is not None and self.dimensions < 0:
+            raise BadRequest("`dimensions` must not be negative.", param="dimensions")
+
     @property
     def texts(self) -> list[str]:
         """What is to be embedded; nothing where the model is only to be loaded."""
@@ -222,13 +226,7 @@ def infill_body(asked: Generate, model: str) -> dict[str, Any]:
 
 
 def embed_body(asked: Embed, model: str) -> dict[str, Any]:
-    """The body for `/v1/embeddings`.
-
-    Raises:
-        BadRequest: `dimensions` is not a number of dimensions.
-    """
-    if asked.dimensions is not None and asked.dimensions < 0:
-        raise BadRequest("`dimensions` must not be negative.", param="dimensions")
+    """The body for `/v1/embeddings`."""
     body = {"model": model, "input": asked.texts, "encoding_format": "float"}
     return body | keep_alive_member(asked.keep_alive)
 

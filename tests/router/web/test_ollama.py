@@ -382,6 +382,7 @@ async def test_the_wrong_type_of_model_is_told_in_ollamas_words() -> None:
         ("/api/generate", b'{"model":"alpha","prompt":"\\ud800"}', "surrogate"),
         ("/api/generate", b'{"model":"alpha","prompt":NaN}', "JSON"),
         ("/api/embed", b'{"model":"embed","input":5}', "input"),
+        ("/api/embed", b'{"model":"embed","dimensions":-1}', "dimensions"),
         ("/api/show", b"{}", "model"),
     ],
 )

@@ -322,4 +322,4 @@ def test_embeddings() -> None:
     old = embeddings_body(Embeddings("m", prompt="one"), "m")
     assert (old["input"], old["embd_normalize"]) == ("one", -1)
     with pytest.raises(BadRequest):
-        embed_body(Embed("m", input="one", dimensions=-1), "m")
+        Embed("m", input="one", dimensions=-1)
