@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from lemon_tray.fields import Combo, Entry
@@ -88,7 +87,6 @@ class LoadForm(QWidget):
         self.save_label.show_text(translate("Catalog", "Keep these options for the model"))
         self.save.setAccessibleName(self.save_label.text())
         self.save.asked.connect(self.save.show_value)
-        self._arrange()
 
     def show_devices(self, snapshot: Snapshot) -> None:
         """Offer the devices that the engine reaches."""
@@ -124,19 +122,33 @@ class LoadForm(QWidget):
             options["save_options"] = True
         return options
 
+    def place(self, x: int, y: int, width: int) -> int:
+        """Stand at `x` from the leading edge, and `y`; returns the height, which grows where it is narrow."""
+        height = self._rows(width) * self.look.px(58) + self.look.px(24)
+        put(self, x, y, width, height)
+        self._arrange()
+        return height
+
     def restyle(self) -> None:
         self._arrange()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._arrange()
+    def _rows(self, width: int) -> int:
+        return 1 + max(row for row, _ in self._places(width))
+
+    def _places(self, width: int) -> list[tuple[int, int]]:
+        """Row and leading edge of each field: as many in a row as have room."""
+        places, row, x = [], 0, 0
+        for field in self.fields.values():
+            if x and x + field.width() > width:
+                row, x = row + 1, 0
+            places.append((row, x))
+            x += field.width() + self.look.px(12)
+        return places
 
     def _arrange(self) -> None:
-        px, x = self.look.px, 0
-        for field in self.fields.values():
-            put(field, x, 0)
-            x += field.width() + px(12)
-        y = px(58)
+        px = self.look.px
+        for field, (row, x) in zip(self.fields.values(), self._places(self.width()), strict=True):
+            put(field, x, row * px(58))
+        y = self._rows(self.width()) * px(58)
         put(self.save, 0, y)
         self.save_label.place(px(44), y + px(2), self.save_label.natural_width() + 1)
-        self.setMinimumSize(x, y + px(24))

@@ -33,6 +33,8 @@ from lemon_tray.theme import Look, Role
 from lemon_tray.words import translate
 
 MODEL, NEEDS, DEVICES, FIT, ACTION = range(5)
+LEAST_TEXT: Final = 320
+"""Width of the names and verdicts together; the bars give way to them."""
 ROW: Final = 60
 VERDICTS: Final = {
     Verdict.GOOD: ("check", "good.ink"),
@@ -295,7 +297,11 @@ class CatalogTable(QTableView):
     def _share_width(self) -> None:
         px = self.look.px
         needs, devices, action = px(96), px(208), px(132)
-        rest = max(px(320), self.viewport().width() - needs - devices - action)
+        whole = self.viewport().width()
+        is_narrow = whole < px(LEAST_TEXT) + needs + devices + action
+        if is_narrow is not self.isColumnHidden(DEVICES):
+            self.setColumnHidden(DEVICES, is_narrow)
+        rest = max(px(LEAST_TEXT), whole - needs - action - (0 if is_narrow else devices))
         for column, width in (
             (MODEL, rest // 2),
             (NEEDS, needs),

@@ -37,6 +37,7 @@ from lemon_tray.words import translate
 from router.snapshot import DeletionView, Snapshot
 
 PLAN_AFTER_MS: Final = 300
+LEAST_WIDTH: Final = 640
 
 
 class Details(QWidget):
@@ -211,8 +212,7 @@ class Details(QWidget):
         y += px(36)
         room = self.width() - 2 * x
         y += self.fact_text.place(x, y, room) + px(10)
-        put(self.form, x, y, room, self.form.minimumHeight())
-        y += self.form.height() + px(6)
+        y += self.form.place(x, y, room) + px(6)
         height = self.plan_text.place(x + px(24), y, room - px(24))
         y += max(height, px(32))
         self.setFixedHeight(y + px(8))
@@ -280,7 +280,7 @@ class ModelsWindow(SearchWindow):
             look,
             translate("Catalog", "Models"),
             (1060, 760),
-            (860, 520),
+            (LEAST_WIDTH, 420),
             translate("Catalog", "Search models"),
         )
         self._kind = ""
@@ -349,6 +349,8 @@ class ModelsWindow(SearchWindow):
         self.types.asked.connect(self._choose_type)
         self.types.show_value(self._kind)
         self._top.insertWidget(1, self.types)
+        # Words in other languages are longer.
+        self.setMinimumWidth(max(self.look.px(LEAST_WIDTH), self._top.minimumSize().width()))
         self._order_focus()
 
     def _order_focus(self) -> None:

@@ -96,8 +96,9 @@ class AppWindow(QWidget):
         self.look = look
         self.snapshot: Snapshot | None = None
         self.setWindowTitle(title)
-        self.setMinimumSize(look.px(least[0]), look.px(least[1]))
         room = QGuiApplication.primaryScreen().availableGeometry()
+        # On a screen that is lower than that, the end of the window could not be reached.
+        self.setMinimumSize(look.px(least[0]), min(look.px(least[1]), max(240, room.height() - 40)))
         self.resize(
             max(self.minimumWidth(), min(look.px(size[0]), room.width() - 48)),
             max(self.minimumHeight(), min(look.px(size[1]), room.height() - 80)),

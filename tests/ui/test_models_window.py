@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from PySide6.QtCore import QPoint, QPointF, QRectF, Qt
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QAccessible
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from lemon_tray.actions import Actions
-from lemon_tray.models_table import ACTION, FIT
+from lemon_tray.models_table import ACTION, DEVICES, FIT
 from lemon_tray.models_window import ModelsWindow
 from lemon_tray.present_catalog import PlanView, Verdict
 from lemon_tray.theme import DARK, LIGHT, Look
@@ -376,3 +377,22 @@ def test_tab_goes_through_the_window_as_it_is_read(window: ModelsWindow) -> None
         QTest.keyClick(QApplication.focusWidget(), Qt.Key.Key_Tab)
         reached.append(QApplication.focusWidget())
     assert reached == wanted
+
+
+@pytest.mark.parametrize("width", [640, 720, 860, 1200])
+def test_everything_can_be_reached_in_a_small_window(window: ModelsWindow, width: int) -> None:
+    choose(window, "Qwen3-32B")
+    window.resize(width, 440)
+    QApplication.processEvents()
+    table, details = window.table, window.details
+    table.scrollTo(table.currentIndex())
+    at = table.visualRect(table.catalog.index(table.currentIndex().row(), ACTION))
+    assert table.viewport().width() >= at.right()
+    assert at.top() == 0 or table.height() > table.rowHeight(0)
+    assert table.isColumnHidden(DEVICES) is (width < 760)
+    shown = [*details.form.fields.values(), details.form.save_label]
+    for part in (*shown, details.delete, details.load, details.plan_text, window.search, window.add_folder):
+        area = QRect(part.mapTo(window, QPoint(0, 0)), part.size())
+        assert window.rect().contains(area), part
+    areas = [QRect(part.mapTo(window, QPoint(0, 0)), part.size()) for part in shown]
+    assert not any(a.intersects(b) for a, b in itertools.combinations(areas, 2))
