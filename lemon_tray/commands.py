@@ -13,6 +13,7 @@ CLI_COMMANDS: Final = frozenset(
         "import",
         "key",
         "load",
+        "models",
         "plan",
         "policy",
         "provider",

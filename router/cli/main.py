@@ -12,20 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from router.cli.client import TIMEOUT_S, NotRunning
 from router.cli.context import Context, note
 from router.cli.options import add_model_options, given_options
 from router.cli.plan import render_plan
-from router.cli.status import plain, render
+from router.cli.status import plain, render, snapshots
 from router.devices.simulated import parse_sizes
 from router.errors import BadRequest, RouterError
 from router.loading import uncollected
 from router.paths import Paths
 from router.settings import schema
 from router.settings.store import SettingsStore
-from router.snapshot import Snapshot
 from router.version import __version__
 
 EXIT_OK: Final = 0
@@ -121,7 +118,7 @@ def parser(*, only_serve: bool = False) -> argparse.ArgumentParser:
 
 
 def _add_others(commands: Any) -> None:
-    from router.cli import engine, importing, keys, policy, provider, pull, stop
+    from router.cli import engine, importing, keys, models, policy, provider, pull, stop
 
     status = commands.add_parser("status", help="show what is loaded, and where")
     how = status.add_mutually_exclusive_group()
@@ -162,7 +159,12 @@ def _add_others(commands: Any) -> None:
     stop.add_commands(commands)
     keys.add_commands(commands)
     importing.add_commands(commands)
-    asking = (*pull.add_commands(commands), *engine.add_commands(commands), *policy.add_commands(commands))
+    asking = (
+        models.add_commands(commands),
+        *pull.add_commands(commands),
+        *engine.add_commands(commands),
+        *policy.add_commands(commands),
+    )
     asking = (*asking, *provider.add_commands(commands))
     for sub in (status, get, change, load, unload, planned, *asking):
         sub.add_argument("--endpoint", metavar="URL", help="the router to ask; by default the one that runs")
@@ -218,14 +220,8 @@ def _status(context: Context, arguments: argparse.Namespace) -> int:
         print(json.dumps(client.get("/v1/health"), indent=2))
         return EXIT_OK
     clear = CLEAR if arguments.watch and sys.stdout.isatty() else ""
-    for name, data in client.events("/v1/events", timeout_s=None if arguments.watch else TIMEOUT_S):
-        if name != "snapshot":
-            continue
-        try:
-            text = render(msgspec.json.decode(data, type=Snapshot))
-        except msgspec.MsgspecError as error:
-            raise RouterError(f"{client.url} speaks another version: {error}.") from error
-        print(f"{clear}{text}", flush=True)
+    for snapshot in snapshots(client, timeout_s=None if arguments.watch else TIMEOUT_S):
+        print(f"{clear}{render(snapshot)}", flush=True)
         if not arguments.watch:
             return EXIT_OK
     raise NotRunning(f"The connection to {client.url} ended.")

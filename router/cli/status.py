@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
+
+from router.cli.client import Client
+from router.errors import RouterError
 from router.settings.schema import UNLIMITED
 from router.snapshot import DeviceView, DownloadView, PoolView, ResidentView, Snapshot
 from router.units import NBSP, gib
@@ -15,6 +21,21 @@ def plain(text: str) -> str:
     return "".join(
         char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text.replace(NBSP, " ")
     )
+
+
+def snapshots(client: Client, *, timeout_s: float | None = None) -> Iterator[Snapshot]:
+    """The router's state, and each that follows it. `timeout_s` bounds each wait.
+
+    Raises:
+        RouterError: the router does not answer, or is of another version.
+    """
+    for name, data in client.events("/v1/events", timeout_s=timeout_s):
+        if name != "snapshot":
+            continue
+        try:
+            yield msgspec.json.decode(data, type=Snapshot)
+        except msgspec.MsgspecError as error:
+            raise RouterError(f"{client.url} speaks another version: {error}.") from error
 
 
 def render(snapshot: Snapshot) -> str:

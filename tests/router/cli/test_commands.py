@@ -15,6 +15,7 @@ from aiohttp import web
 from router.catalog.options import CTX_AUTO, LoadOptions, check_options
 from router.cli import main
 from router.cli.main import _sizes
+from router.cli.models import render_models
 from router.cli.status import render
 from router.instance import InstanceLock
 from router.paths import Paths
@@ -23,8 +24,10 @@ from router.snapshot import (
     DeviceView,
     DownloadView,
     FeedEntry,
+    ModelView,
     PolicyView,
     PoolView,
+    ProviderView,
     QueueView,
     ResidentState,
     ResidentView,
@@ -135,6 +138,40 @@ async def test_status_as_json(endpoint: str, router: FakeRouter, capsys: pytest.
     assert await run("status", "--json", "--endpoint", endpoint) == 0
     assert json.loads(capsys.readouterr().out) == {"status": "ok"}
     assert router.calls == [("GET /v1/health", None)]
+
+
+async def test_models_are_listed(
+    endpoint: str, router: FakeRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("models", "--endpoint", endpoint) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "name    type    file  context  takes",
+        "triage  policy                        one of a, b (not found)",
+        "old     policy                        off; one of a",
+    ]
+    assert await run("models", "--json", "--endpoint", endpoint) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": "ok"}
+    assert router.calls[-1] == ("GET /v1/models", None)
+
+
+def test_models_are_shown_with_what_they_take_and_why_they_do_not_work() -> None:
+    models = (
+        ModelView("m\x1b[2J", "llm", 9 * GIB, 8192, needs=10 * GIB, fits=True),
+        ModelView("half", "llm", 6, 0, broken="it ends inside its header"),
+        ModelView("e", "embedding", 94 << 20, 512, needs=429 << 20, fits=False),
+    )
+    providers = (ProviderView("far", "https://far/v1", "ready"),)
+    shown = render_models(msgspec.structs.replace(SNAPSHOT, models=models, providers=providers))
+    assert shown.splitlines() == [
+        "name    type          file  context     takes",
+        "m\ufffd[2J   llm        9.0 GiB     8192  10.0 GiB  loading, pinned",
+        "half    llm          0 MiB                     cannot be loaded: it ends inside its header",
+        "e       embedding   94 MiB      512   429 MiB  does not fit",
+        "triage  policy                                 one of a, b (not found)",
+        "old     policy                                 off; one of a",
+        "Those of providers: lemon-tray provider list --models",
+    ]
+    assert "lemon-tray pull demo" in render_models(msgspec.structs.replace(SNAPSHOT, policies=()))
 
 
 def test_the_text_names_everything_and_steers_no_terminal() -> None:
