@@ -258,7 +258,7 @@ def _meant(models: Sequence[HubModel], wanted: str) -> list[HubModel]:
         if len(models) == 1:
             return list(models)
         usual = [model for model in models if model.quant == USUAL_QUANT]
-        return usual or list(models)
+        return _unparted(usual or list(models))
     asked = wanted.casefold()
     named = asked if asked.endswith(SUFFIX) else f"{asked}{SUFFIX}"
     tests = (
@@ -272,8 +272,15 @@ def _meant(models: Sequence[HubModel], wanted: str) -> list[HubModel]:
     for test in tests:
         found = [model for model in models if test(model)]
         if found:
-            return found
+            return _unparted(found)
     return []
+
+
+def _unparted(found: list[HubModel]) -> list[HubModel]:
+    """Of one model that is there as a whole and in shards, the one with fewer files."""
+    if len({(model.stem.casefold(), model.files[0].folder) for model in found}) > 1:
+        return found
+    return [min(found, key=lambda model: len(model.files))]
 
 
 def _plain(quant: str) -> str:

@@ -69,6 +69,8 @@ class Pulled(Struct, frozen=True):
 
 
 Tell = Callable[[PullProgress], None]
+#: Told what is about to be fetched, with the bytes that the hub tells.
+Chosen = Callable[[Reference, HubModel], None]
 #: Runs work that changes what models there are, at a time when nobody looks at them.
 Alter = Callable[[Callable[[], Path]], Awaitable[Path]]
 
@@ -79,6 +81,7 @@ class Puller:
     Args:
         root: the Hugging Face cache.
         alter: how files are given the names that models are found by.
+        chosen: called on the loop before anything is fetched.
         session: for tests; by default one of its own for each pull.
         pauses_s: seconds before each further try after a broken connection.
     """
@@ -89,12 +92,14 @@ class Puller:
         root: Path,
         alter: Alter | None = None,
         *,
+        chosen: Chosen = lambda _reference, _model: None,
         session: aiohttp.ClientSession | None = None,
         pauses_s: Sequence[float] = RETRY_PAUSES_S,
     ) -> None:
         self._hub = hub
         self._root = root
         self._alter = alter or asyncio.to_thread
+        self._chosen = chosen
         self._session = session
         self._pauses_s = pauses_s
         self._locks: dict[str, asyncio.Lock] = {}
@@ -118,6 +123,7 @@ class Puller:
         tell(PullProgress(RESOLVING))
         listing, token = await self._hub.look(reference)
         model = choose(listing, reference)
+        self._chosen(reference, model)
         cache = HubCache(self._root, listing.repo)
         thread = FileThread("pull")
         owed = object()

@@ -32,7 +32,7 @@ _QUANT: Final = re.compile(
     re.IGNORECASE,
 )
 #: Parts of a model that are kept in a file of their own, by the beginning of its name or by its end.
-_DRAFT: Final = re.compile(r"(?:mtp|draft)[-_.].*|.*[-_.]draft", re.IGNORECASE | re.DOTALL)
+_DRAFT: Final = re.compile(r"(?:mtp|draft|eagle3)[-_.].*|.*[-_.]draft", re.IGNORECASE | re.DOTALL)
 _PROJECTOR_ARCHITECTURE: Final = "clip"
 #: Architectures of drafts, which guess for a model, and of vectors that steer one.
 _PARTS: Final = frozenset({"eagle3", "dflash", "controlvector", "imatrix"})

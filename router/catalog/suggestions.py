@@ -1,13 +1,13 @@
 """Well-known models to begin with, described well enough to tell whether this machine could run them.
 
-What is written of a model here is what the header of its file says, in short; its bytes are about right.
-Whoever pulls one is told the exact size by the hub.
+What is written of a model here is what the header of its file says, in short; its bytes may be those of a
+file that its owner has replaced since. The hub tells the true ones to whoever pulls it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -72,10 +72,9 @@ def suggestions() -> tuple[Suggestion, ...]:
     return tuple(sorted(found, key=lambda suggestion: suggestion.bytes))
 
 
-@functools.cache
-def as_models() -> Mapping[str, Model]:
-    """All of them as if they were here, by name: for asking whether they would fit."""
-    return MappingProxyType({suggestion.name: _model(suggestion) for suggestion in suggestions()})
+def as_models(suggested: Iterable[Suggestion]) -> Mapping[str, Model]:
+    """Suggestions as if they were here, by name: for asking whether they would fit."""
+    return MappingProxyType({suggestion.name: _model(suggestion) for suggestion in suggested})
 
 
 def _model(suggestion: Suggestion) -> Model:
@@ -93,8 +92,12 @@ def _model(suggestion: Suggestion) -> Model:
 
 def header_of(suggestion: Suggestion) -> ModelHeader:
     """What the header of its file says, with its tensors spread evenly over its blocks."""
-    table = int(suggestion.vocabulary * suggestion.embedding * _TABLE_BITS / 8)
-    body = suggestion.bytes - (table if suggestion.tied else 2 * table)
+    tables = 1 if suggestion.tied else 2
+    # Of a file that is far smaller than expected the tables are not more than all of it.
+    table = min(
+        int(suggestion.vocabulary * suggestion.embedding * _TABLE_BITS / 8), suggestion.bytes // tables
+    )
+    body = suggestion.bytes - tables * table
     experts = int(body * suggestion.expert_share) // suggestion.layers
     block = body // suggestion.layers - experts
     return ModelHeader(

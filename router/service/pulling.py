@@ -16,7 +16,7 @@ from router.catalog.hub_cache import folder_of
 from router.catalog.leftovers import sweep
 from router.catalog.model import Model
 from router.catalog.places import PlaceKind, stores
-from router.catalog.pull import DOWNLOADING, RESOLVING, Puller, PullProgress
+from router.catalog.pull import DOWNLOADING, RESOLVING, Chosen, Puller, PullProgress
 from router.catalog.removal import Deleted, Removal, plan_removal, remove, why_foreign
 from router.errors import Conflict, ModelNotFound, RouterError, Unavailable
 from router.paths import Paths
@@ -97,6 +97,7 @@ class Pulling:
     Args:
         hub_root: the Hugging Face cache, None where the settings leave it out.
         residency: tells why a model cannot be deleted now, "" if it can.
+        chosen: told what a pull is about to fetch.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Pulling:
         models_dir: Path,
         residency: Callable[[str], str],
         *,
+        chosen: Chosen = lambda _reference, _model: None,
         puller: Callable[..., Puller] = Puller,
     ) -> None:
         self._catalog = catalog
@@ -116,6 +118,7 @@ class Pulling:
         self._hub_root = hub_root
         self._models_dir = models_dir
         self._residency = residency
+        self._chosen = chosen
         self._make = puller
         self._pullers: dict[Path, Puller] = {}
         self._running: dict[str, tuple[Pull, Reference | None]] = {}
@@ -143,7 +146,9 @@ class Pulling:
             )
         puller = self._pullers.get(root)
         if puller is None:
-            puller = self._pullers[root] = self._make(self._hub, root, self._catalog.alter)
+            puller = self._pullers[root] = self._make(
+                self._hub, root, self._catalog.alter, chosen=self._chosen
+            )
 
         async def fetch(pull: Pull, tell: Callable[[PullProgress], None]) -> str:
             pulled = await puller.pull(reference, tell)

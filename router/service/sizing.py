@@ -74,6 +74,10 @@ class Sizing:
 
     Args:
         on_change: called when `sizes` has changed.
+
+    Attributes:
+        sizes: by name.
+        sized: the models that `sizes` are of.
     """
 
     def __init__(self, tasks: Tasks, on_change: Callable[[], None]) -> None:
@@ -83,6 +87,7 @@ class Sizing:
         self._done: _Wanted | None = None
         self._task: asyncio.Task[None] | None = None
         self.sizes: Mapping[str, Size] = {}
+        self.sized: Mapping[str, Model] = {}
 
     def look(
         self,
@@ -104,6 +109,7 @@ class Sizing:
         while (wanted := self._wanted) is not self._done and wanted is not None:
             sizes = await asyncio.to_thread(wanted.sizes)
             self._done = wanted
+            self.sized = wanted.models
             if sizes != self.sizes:
                 self.sizes = sizes
                 self._on_change()

@@ -155,6 +155,7 @@ class Wiring(ABC):
             lambda: hub_root(self._store.settings.model_sources, environ),
             paths.models_dir,
             self._use_of,
+            chosen=lambda reference, model: self._suggesting.learn(str(reference), model),
         )
         self._lag = LagProbe()
         self._keys = Keys(KeyFile(paths.config_file.with_name(KEYS_NAME)), environ)
@@ -170,7 +171,7 @@ class Wiring(ABC):
         self._measured = Measured(paths.state_dir / "measured.json")
         self._placing = Placing(self._measured, check_args=self._check_args)
         self._sizing = Sizing(self._tasks, self._sizes_changed)
-        self._suggesting = Suggesting(self._tasks, self._publish)
+        self._suggesting = Suggesting(self._tasks, self._publish, self._tell_misfit)
         self._updates = Updates(self._state, self._tell_update, self._publish)
         self._capacity = Capacity()
         self._started_at = time.monotonic()
@@ -423,6 +424,9 @@ class Wiring(ABC):
 
     def _tell_update(self, code: str, message: str) -> None:
         self._residency.feed.add(code, message)
+
+    def _tell_misfit(self, code: str, message: str) -> None:
+        self._residency.feed.add(code, message, severity=Severity.WARNING)
 
     def _provider_told(self, code: str, message: str, bad: bool) -> None:
         if self._reconciler is not None:

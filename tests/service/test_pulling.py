@@ -24,6 +24,7 @@ from router.errors import BadRequest, Conflict, Forbidden, NotFound, RouterError
 from router.paths import Paths
 from router.service import Router
 from router.settings import keyring as keyrings
+from router.snapshot import Snapshot, SuggestionView
 from tests.service.live import PATIENCE_S, Live
 from tests.support import gguf
 from tests.support.hub import COMMIT, LocalHub, local_hub, sha256
@@ -186,6 +187,38 @@ async def test_what_is_no_model_is_said_and_not_taken_for_one(tmp_path: Path, hu
         assert (await router.get("/v1/models"))["data"] == []
         # It can be deleted by its name all the same.
         await router.post("/v1/delete", {"model_name": NAME})
+
+
+async def test_a_suggestion_is_sized_by_what_the_hub_tells_before_anything_is_fetched(
+    tmp_path: Path, hub: LocalHub, tiny: bytes
+) -> None:
+    name = "Qwen/Qwen3-0.6B-GGUF:Q8_0"
+    hub.repos["Qwen/Qwen3-0.6B-GGUF"] = {"Qwen3-0.6B-Q8_0.gguf": tiny}
+    hub.told["Qwen3-0.6B-Q8_0.gguf"] = {"size": 1 << 50}
+
+    def suggested(snapshot: Snapshot) -> SuggestionView | None:
+        found = next((each for each in snapshot.suggestions if each.name == name), None)
+        return found if found is not None and found.needs else None
+
+    async with pulling(tmp_path, hub) as router:
+        first = suggested(await router.until(suggested))
+        assert first is not None
+        assert first.fits
+        refused = await router.post("/v1/pull", {"model_name": name.replace("Q8", "q8")}, status=507)
+        assert refused["error"]["code"] == "disk_full"
+        assert hub.files_asked == []
+
+        def is_learned(snapshot: Snapshot) -> bool:
+            view = suggested(snapshot)
+            told = [event for event in snapshot.feed if event.code == "model_too_large"]
+            return view is not None and view.fits is False and view.size_bytes == 1 << 50 and bool(told)
+
+        await router.until(is_learned)
+        # One that is smaller than its own tables could be is no trouble either.
+        hub.told["Qwen3-0.6B-Q8_0.gguf"] = {"size": len(tiny)}
+        answer = await router.post("/v1/pull", {"model_name": name})
+        assert answer["model_name"] == name
+        await router.until(lambda s: (view := suggested(s)) and view.size_bytes == len(tiny) and view.fits)
 
 
 async def test_names_and_settings_that_do_not_allow_it(tmp_path: Path, hub: LocalHub) -> None:

@@ -176,4 +176,14 @@ def test_of_several_families_each_has_its_own_projector() -> None:
 
 
 def test_drafts_and_matrices_are_no_models() -> None:
-    assert chosen("", "M-Q8_0.gguf", "mtp-M-Q8_0.gguf", "M-draft.gguf", "M.imatrix.gguf") == ["M-Q8_0.gguf"]
+    drafts = ("mtp-M-Q8_0.gguf", "M-draft.gguf", "eagle3-M-Q8_0.gguf")
+    assert chosen("", "M-Q8_0.gguf", *drafts, "M.imatrix.gguf") == ["M-Q8_0.gguf"]
+
+
+@pytest.mark.parametrize("wanted", ["", "MXFP4"])
+def test_of_a_model_that_is_there_as_a_whole_and_in_shards_the_whole_is_meant(wanted: str) -> None:
+    shards = [f"m-mxfp4-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    assert chosen(wanted, "m-MXFP4.gguf", *shards) == ["m-MXFP4.gguf"]
+    assert chosen(shards[1], "m-MXFP4.gguf", *shards) == shards
+    with pytest.raises(Conflict):
+        chosen(wanted, "m-MXFP4.gguf", "n-MXFP4.gguf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router.catalog.hub import parse_reference
-from router.catalog.suggestions import as_models, header_of, suggestions
+from router.catalog.suggestions import header_of, suggestions
 from router.units import GIB
 
 
@@ -25,7 +25,7 @@ def test_they_go_from_small_to_large() -> None:
     assert sizes[-1] > 40 * GIB
 
 
-@pytest.mark.parametrize("name", list(as_models()))
+@pytest.mark.parametrize("name", [suggestion.name for suggestion in suggestions()])
 def test_what_is_said_of_one_adds_up(name: str) -> None:
     suggestion = next(s for s in suggestions() if s.name == name)
     header = header_of(suggestion)
