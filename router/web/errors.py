@@ -16,6 +16,8 @@ from router.web.shapes import ANTHROPIC, OPENAI, body_of, shape_of
 _FINAL: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE, HTTPStatus.LOOP_DETECTED})
 
 _KEPT_HEADERS: Final = ("Allow",)
+#: What a 503 says that knows no better: when a program that was restarted, or paused, may be there again.
+_RETRY_S: Final = 5.0
 
 
 class MethodNotAllowed(RouterError):
@@ -57,8 +59,11 @@ def error_response(error: RouterError, shape: str = OPENAI) -> web.Response:
     headers = {}
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    retry_s = error.retry_after_s
+    if retry_s is None and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry_s = _RETRY_S
+    if retry_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(retry_s)))
     if error.status in _FINAL:
         headers["x-should-retry"] = "false"
     return web.Response(

@@ -252,6 +252,8 @@ async def test_a_lease_that_is_cut(why: str, status: int, code: str, stream: boo
             answer = await client.answer()
             assert answer.status == status
             assert answer.error["code"] == code
+            # Every 503 says when to try again.
+            assert ("retry-after" in answer.headers) is (status == 503)
         async with asyncio.timeout(SAFETY_S):
             await left.wait()
             await s.api.leases[0].released.wait()
