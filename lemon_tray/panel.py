@@ -61,6 +61,13 @@ def place_panel(size: QSize, available: QRect, anchor: QRect | None) -> QPoint:
     return QPoint(min(max(x, left), max(left, right)), min(max(y, top), max(top, bottom)))
 
 
+def kept_inside(frame: QRect, room: QRect) -> QPoint:
+    """Where the upper left corner of a window goes so that no edge of it lies outside, its head the last."""
+    x = min(frame.left(), room.right() + 1 - frame.width())
+    y = min(frame.top(), room.bottom() + 1 - frame.height())
+    return QPoint(max(x, room.left()), max(y, room.top()))
+
+
 class Panel(QWidget):
     """Shows the newest view while visible, and does nothing at all while hidden."""
 
@@ -250,11 +257,19 @@ class Panel(QWidget):
         self.scroller.setGeometry(1, y, width - 2, total - y - foot)
         if (self.width(), self.height()) != (width, total):
             self.setFixedSize(width, total)
-            if not self._as_window and self.isVisible():
+            if self.isVisible():
                 self._place()
 
     def _place(self) -> None:
-        self.move(place_panel(self.size(), self._screen().availableGeometry(), self._anchor))
+        room = self._screen().availableGeometry()
+        if not self._as_window:
+            # `move` would reckon with the frame that the window had while it was an ordinary one.
+            self.setGeometry(QRect(place_panel(self.size(), room, self._anchor), self.size()))
+            return
+        frame = self.frameGeometry()
+        kept = kept_inside(frame, room)
+        if kept != frame.topLeft():
+            self.move(kept)
 
     # Opening and closing
 
@@ -270,6 +285,8 @@ class Panel(QWidget):
         self.show()
         if self.isMinimized():
             self.showNormal()
+        if self._as_window:
+            self._place()  # it may have grown, or have stood at the edge as a panel
         self.raise_()
         self.activateWindow()
         self.setFocus(Qt.FocusReason.ActiveWindowFocusReason)

@@ -16,7 +16,7 @@ from pytestqt.qtbot import QtBot
 from lemon_tray.buttons import Button
 from lemon_tray.edits import Edits
 from lemon_tray.labels import Text
-from lemon_tray.panel import Panel, place_panel
+from lemon_tray.panel import Panel, kept_inside, place_panel
 from lemon_tray.theme import DARK, LIGHT, WIDTH, Look
 from lemon_tray.view import Command, Kind
 from tests.ui import canned
@@ -95,6 +95,30 @@ def test_where_the_panel_stands(anchor: QRect | None, corner: QPoint) -> None:
 def test_a_panel_larger_than_the_screen_shows_its_head() -> None:
     assert place_panel(QSize(400, 5000), SCREEN, None) == QPoint(872, 38)
     assert place_panel(QSize(4000, 100), SCREEN, QRect(640, 790, 1, 1)).x() == 8
+
+
+@pytest.mark.parametrize(
+    ("frame", "corner"),
+    [
+        (QRect(100, 100, 400, 500), QPoint(100, 100)),
+        (QRect(100, 600, 400, 500), QPoint(100, SCREEN.bottom() + 1 - 500)),
+        (QRect(1200, 100, 400, 500), QPoint(SCREEN.right() + 1 - 400, 100)),
+        (QRect(-50, -20, 400, 500), SCREEN.topLeft()),
+        (QRect(100, 100, 400, 5000), QPoint(100, SCREEN.top())),  # its head can be reached
+    ],
+)
+def test_a_window_is_kept_on_the_screen(frame: QRect, corner: QPoint) -> None:
+    assert kept_inside(frame, SCREEN) == corner
+
+
+def test_as_a_window_it_grows_upwards_at_the_end_of_the_screen(panel: Panel, qtbot: QtBot) -> None:
+    panel.set_mode(as_window=True)
+    panel.show_view(view_of(canned.cpu()))
+    panel.open()
+    room = panel.screen().availableGeometry()
+    panel.move(0, room.bottom() - 50)
+    panel.show_note("No tray here.")
+    assert room.contains(panel.frameGeometry()) or panel.frameGeometry().top() == room.top()
 
 
 def test_it_scrolls_when_the_screen_is_too_low(
