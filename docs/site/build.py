@@ -36,7 +36,15 @@ CONTENTS: Final[dict[str, tuple[str, ...]]] = {
         "integrations.md",
         "importing.md",
     ),
-    "Reference": ("settings.md", "endpoint.md", "calls.md", "commands.md", "admission.md", "residency.md"),
+    "Reference": (
+        "settings.md",
+        "endpoint.md",
+        "calls.md",
+        "errors.md",
+        "commands.md",
+        "admission.md",
+        "residency.md",
+    ),
     "Trust": ("security.md", "benchmarks.md", "soak.md", "changelog.md"),
     "Develop": ("contributing.md", "architecture.md", "development.md", "packaging.md", "adr/*"),
 }

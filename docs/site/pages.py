@@ -144,10 +144,11 @@ def commands_page() -> str:
     parts = [
         "# Commands",
         WRITTEN,
-        "`lemon-tray` without a command starts the tray app, and `serve` is the router without it. The others "
-        "ask the router that runs. `config`, `delete`, `engine`, `hub`, `import`, `key`, `provider` and `pull` "
-        "work without one, too: then they say that they do it themselves. Answers go to standard output, all "
-        "else to standard error. Exit status: 0 done, 1 an error, 2 wrong usage, 3 the router does not run.",
+        "`lemon-tray` without a command starts the tray app, and `serve` is the router without it. The "
+        "others ask the router that runs. `config`, `delete`, `engine`, `hub`, `import`, `key`, `provider` "
+        "and `pull` work without one, too: then they say that they do it themselves. Answers go to standard "
+        "output, all else to standard error. Exit status: 0 done, 1 an error, 2 wrong usage, 3 the router "
+        "does not run.",
         *_command("lemon-tray", tray_parser(), "the tray app"),
     ]
     for name, parser, summary in _commands(command_parser(), "lemon-tray"):
