@@ -18,9 +18,8 @@ NAMES = ["alpha", "beta", "embed", "rank", "auto", "nope"]
 ENDLESS = ("/v1/events",)
 
 
-@pytest.mark.parametrize(
-    "examples", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
-)
+@pytest.mark.timeout(600)  # Making requests up takes long where other tests take the processor.
+@pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.long)])
 async def test_everything_answers_as_described(examples: int) -> None:
     """`examples` right requests for each call, and as many wrong ones."""
     async with site(reply) as s:
