@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
 import time
@@ -12,6 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from router.errors import InstanceError
+
+log = logging.getLogger(__name__)
 
 LOCK_NAME: Final = "instance.lock"
 HOLDER_NAME: Final = "instance.json"
@@ -90,7 +94,7 @@ class InstanceLock:
         """Take the lock; False if another instance has it. Takes a fifth of a second at most.
 
         Raises:
-            InstanceError: the file cannot be made, or its file system knows no locks.
+            InstanceError: the file cannot be made, its file system knows no locks, or has no room.
         """
         if self._file is not None:
             return True
@@ -106,7 +110,14 @@ class InstanceLock:
             return False
         self._file = file
         self._holder = Holder(os.getpid(), time.time())
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            self.release()
+            raise InstanceError(
+                f"{self._holder_path} cannot be written: {error.strerror or error}.",
+                hint="The state folder must be writable, and have room.",
+            ) from error
         return True
 
     def set_endpoint(self, url: str) -> None:
@@ -118,7 +129,16 @@ class InstanceLock:
         if self._holder is None:
             raise InstanceError("The instance lock is not held.")
         self._holder = msgspec.structs.replace(self._holder, endpoint=url)
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            # It answers all the same: only who starts later has to be told where.
+            log.warning(
+                "%s cannot be written: %s. Commands find this router by --endpoint %s only.",
+                self._holder_path,
+                error.strerror or error,
+                url,
+            )
 
     def release(self) -> None:
         """Give the lock back. Idempotent."""
@@ -131,8 +151,13 @@ class InstanceLock:
 
     def _write(self) -> None:
         temporary = self._holder_path.with_suffix(".new")
-        temporary.write_bytes(msgspec.json.encode(self._holder))
-        os.replace(temporary, self._holder_path)
+        try:
+            temporary.write_bytes(msgspec.json.encode(self._holder))
+            os.replace(temporary, self._holder_path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 def read_holder(state_dir: Path) -> Holder | None:
