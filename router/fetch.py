@@ -257,7 +257,7 @@ async def _receive_patiently(
             failures = 0 if part.size > before else failures + 1
             pause_s = pauses_s[min(max(failures - 1, 0), len(pauses_s) - 1)] if pauses_s else 0.0
             wait_s = retry_after_s(error)
-            if isinstance(error, aiohttp.ClientResponseError) and error.status < 500 and wait_s is None:
+            if isinstance(error, aiohttp.ClientResponseError) and not _may_pass(error.status):
                 refused = True
             else:
                 refused = failures > len(pauses_s) or (wait_s or 0.0) > LONGEST_WAIT_S
@@ -265,6 +265,11 @@ async def _receive_patiently(
                 raise _refusal(error, wanted, asked, wait_s) from error
             log.info("Fetching %s: %s; going on at byte %d.", wanted.title, describe(error), part.size)
             await asyncio.sleep(max(pause_s, wait_s or 0.0))
+
+
+def _may_pass(status: int) -> bool:
+    """Whether a server that answers so may answer otherwise a little later."""
+    return status >= 500 or status in (408, 425, 429)
 
 
 def _refusal(error: Exception, wanted: Wanted, asked: _Asked, wait_s: float | None) -> RouterError:
@@ -491,7 +496,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not trusted"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection to {error.host} ({error.os_error.strerror or error.os_error})"
+        why = error.os_error.strerror or str(error.os_error) or "it was closed at once"
+        return f"no connection to {error.host} ({why})"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return type(error).__name__ if not str(error) else str(error)

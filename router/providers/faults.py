@@ -234,7 +234,11 @@ def _words(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"there is no host {error.host}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted"
+        why = str(getattr(error.certificate_error, "verify_message", "")).rstrip(".")
+        return f"its certificate is not trusted{f' ({why})' if why else ''}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        reason = str(getattr(error.os_error, "reason", None) or "").replace("_", " ").lower()
+        return f"no encryption could be agreed on{f' ({reason})' if reason else ''}; it may have none"
     if isinstance(error, aiohttp.ClientOSError) and error.errno:
         return os.strerror(error.errno).lower()
     if isinstance(error, aiohttp.ServerDisconnectedError):

@@ -389,6 +389,12 @@ async def test_a_hub_that_wants_to_be_asked_later_is_asked_later(site: Site, hub
     assert (await site.pull()).path.read_bytes() == MODEL
 
 
+async def test_a_host_of_files_that_names_no_time_is_asked_again(site: Site, hub: LocalHub) -> None:
+    hub.file_answers = [(429, {}), (408, {})]
+    assert (await site.pull()).path.read_bytes() == MODEL
+    assert not hub.file_answers
+
+
 @pytest.mark.parametrize("where", ["answers", "file_answers"])
 async def test_a_wait_that_is_too_long_is_told_instead(site: Site, hub: LocalHub, where: str) -> None:
     setattr(hub, where, [(429, {"Retry-After": "4000"})])
