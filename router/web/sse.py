@@ -6,6 +6,7 @@ by Unicode's idea of a line, and bytes are never changed by looking at them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ _FINAL_TYPES: Final = frozenset(
 
 class Usage(Struct, frozen=True):
     """What an answer reported. `seconds` is the time spent generating `tokens`, `prompt_seconds` that spent
-    on the part of the prompt that was not in the cache; 0 where it is not told."""
+    on the part of the prompt that was not in the cache; 0 where it is not told. `seconds` is not a number for
+    one token alone: the prompt's last step makes it, and engines time what follows."""
 
     tokens: int = 0
     prompt_tokens: int = 0
@@ -273,4 +275,6 @@ def _usage(answer: _Answer | None) -> Usage | None:
         seconds = max(0.0, timings.predicted_ms / 1000)
         prompt_seconds = max(0.0, timings.prompt_ms / 1000)
         computed = max(0, int(timings.prompt_n))
+    if tokens == 1:
+        seconds = math.nan
     return Usage(max(0, tokens), max(0, prompt), seconds, prompt_seconds, computed)

@@ -323,6 +323,31 @@ async def test_stats_are_those_of_the_newest_answer() -> None:
         assert 0 < told["time_to_first_token"] <= told["total_s"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "timings", [{"predicted_n": 1, "predicted_ms": 0.001, "prompt_n": 9, "prompt_ms": 90}, None]
+)
+async def test_one_token_has_no_speed(stream: bool, timings: dict[str, float] | None) -> None:
+    """The engine says that it took a microsecond."""
+    body = msgspec.json.encode({"choices": [], "usage": {"completion_tokens": 1}, "timings": timings})
+
+    async def script(peer: Peer) -> None:
+        if stream:
+            await peer.begin_stream()
+            await peer.chunk(b"data: " + body + b"\n\ndata: [DONE]\n\n")
+            await peer.end_stream()
+        else:
+            await peer.answer(body)
+
+    async with site(script) as s:
+        assert (await s.ask("POST", CHAT, chat(stream))).status == 200
+        told = (await s.ask("GET", "/v1/stats")).json()
+        assert (told["output_tokens"], told["tokens_per_second"]) == (1, None)
+        lease = s.api.leases[0]
+        assert lease.tokens == 1
+        assert not lease.seconds > 0  # The speed that is shown for the model stays what it was.
+
+
 async def test_system_info_lists_devices_and_engines() -> None:
     device = DeviceView("gpu-0", "RTX", "CUDA0", "gpu", 10, 5, 0, 0, 5, 0, DeviceState.OK, available=4)
     engine = EngineView("embedded", "llama.cpp", "embedded", version="1.2", backends=("cpu",), in_use=True)
