@@ -7,6 +7,7 @@ in a tenth of a second at once; a warning it writes without waiting.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -216,7 +217,9 @@ class _Writer:
         if self._thread.is_alive():
             return False
         if self._file is not None:
-            self._file.close()
+            # What a full disk did not take is tried once more here, and given up.
+            with contextlib.suppress(OSError):
+                self._file.close()
         return True
 
     def _run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -113,6 +114,26 @@ def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     handle = logs.set_up(tmp_path / "file" / "log", stream=stream)
     handle.stop()
     assert "No log file in" in stream.getvalue()
+
+
+def test_a_full_disk_is_no_fault_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not written is tried once more by the file's close."""
+
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            super().close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(logs._Rotating, "_open", lambda self: Full())
+    stream = io.StringIO()
+    handle = logs.set_up(tmp_path / "log", stream=stream)
+    logging.getLogger("router.test").warning("lost in the file")
+    handle.stop()
+    assert handle.dropped == 1
+    assert lines(stream)[0].endswith("lost in the file")
 
 
 def test_many_lines_come_in_order_and_roll_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
