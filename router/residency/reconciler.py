@@ -184,10 +184,9 @@ class Reconciler(Lives):
             RouterError: what stands in the way. If the caller is cancelled, nothing is held.
         """
         if wants is Wants.REQUEST and options == NO_OPTIONS:
-            free = self._free_at_once(model)
+            free = self.lease_at_once(model, keep_alive_s)
             if free is not None:
-                self._publish()
-                return self._lease(free, helper=False, keep_alive_s=keep_alive_s)
+                return free
         bound = (
             self.desired.settings.helper_wait_s
             if wants is Wants.HELPER
@@ -206,6 +205,14 @@ class Reconciler(Lives):
         if lease is None:
             raise RuntimeError(f"waiter {waiter.id} for {model} was answered without a lease")
         return lease
+
+    def lease_at_once(self, model: str, keep_alive_s: float | None = None) -> Lease | None:
+        """A lease for a request, by the model's own name, if it needs no pass and no wait; else None."""
+        free = self._free_at_once(model)
+        if free is None:
+            return None
+        self._publish()
+        return self._lease(free, helper=False, keep_alive_s=keep_alive_s)
 
     async def load(
         self, model: str, options: LoadOptions = NO_OPTIONS, *, pinned: bool | None = None

@@ -133,6 +133,10 @@ class Router(Wiring):
             options=await self._widened(found, context) if context else NO_OPTIONS,
         )
 
+    def lease_at_once(self, model: str) -> Lease | None:
+        """A lease on a local model, by its own name, if it is loaded, has a slot free and nobody waits."""
+        return self._residency.lease_at_once(model)
+
     async def _widened(self, model: Model, context: int) -> LoadOptions:
         """What a load needs for such a context. A model that is loaded with less is loaded again first."""
         table = self._residency.table

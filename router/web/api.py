@@ -111,6 +111,9 @@ class RouterApi(Protocol):
             RouterError: not found, pinned slots, queue full, wait bound, load failed, shutting down.
         """
 
+    def lease_at_once(self, model: str) -> Lease | None:
+        """A lease on a local model, by its own name, if it is loaded, has a slot free and nobody waits."""
+
     async def decide(self, policy: Policy, view: RequestView) -> Decision:
         """Where a request goes. Models that the policy asks are loaded and asked; none is held afterwards."""
 

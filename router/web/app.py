@@ -6,26 +6,22 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
-from msgspec import Struct
 
-from router import logs
 from router.errors import RouterError, ShuttingDown
-from router.web import respond, security
+from router.web import quick, respond, security
 from router.web.admin import Admin
 from router.web.api import RouterApi
-from router.web.asking import Answer, Asking
 from router.web.calls import PREFIXES, Call, calls
-from router.web.connection import Connection, PlainHandler
+from router.web.connection import Connection, Way
 from router.web.crowd import Crowd, room
 from router.web.engines import EngineCalls
-from router.web.errors import error_response, response_for_http
 from router.web.events import EventHub
-from router.web.inference import ROUTE_HEADER, Inference
+from router.web.guard import AnyHandler, Parts, guard, needs_key
+from router.web.inference import Inference
 from router.web.inflight import Inflight
 from router.web.keys import Keys, given_key
 from router.web.kinds import KINDS, Kind
@@ -40,41 +36,18 @@ from router.web.providers import ProviderCalls
 from router.web.relay import Relay
 from router.web.scraping import Scraping
 from router.web.second import SecondPort
-from router.web.shapes import shape_of
 from router.web.tally import Tally
 from router.web.upload import Bodies
 
 log = logging.getLogger("router.web")
 
-#: Answered without a key: it tells nothing.
-_OPEN: Final = frozenset({"/live"})
-
-_CLIENT_LEFT: Final = 499
-# Asked every few seconds by monitors and the like: not worth a line each.
-_QUIET: Final = frozenset({"/live", "/metrics", *(f"{prefix}/health" for prefix in PREFIXES)})
 # An upload that was refused is read on for so long, so that its client sees the answer.
 _LINGER_S: Final = 5.0
 _CLEANUP_S: Final = 0.5
-_Handler = Callable[[Asking], Awaitable[Answer]]
 _SHOWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
 
-class _Parts(Struct):
-    """What lives as long as the application. `is_local`: it can be reached from this machine only."""
-
-    api: RouterApi
-    keys: Keys
-    bodies: Bodies
-    options: WebOptions
-    inflight: Inflight
-    inference: Inference
-    hub: EventHub
-    relay: Relay
-    tally: Tally
-    is_local: bool = True
-
-
-_PARTS: Final = web.AppKey("parts", _Parts)
+_PARTS: Final = web.AppKey("parts", Parts)
 
 
 def make_app(api: RouterApi, options: WebOptions | None = None, keys: Keys | None = None) -> web.Application:
@@ -83,7 +56,7 @@ def make_app(api: RouterApi, options: WebOptions | None = None, keys: Keys | Non
     tally = Tally()
     bodies = Bodies(options, lambda: api.settings.max_queue_bytes)
     relay = Relay(connect_s=options.connect_s, silence_s=options.worker_silence_s, max_idle=options.max_idle)
-    parts = _Parts(
+    parts = Parts(
         api=api,
         keys=keys or Keys(),
         bodies=bodies,
@@ -106,7 +79,7 @@ def make_app(api: RouterApi, options: WebOptions | None = None, keys: Keys | Non
     return app
 
 
-def _add_routes(app: web.Application, parts: _Parts) -> None:
+def _add_routes(app: web.Application, parts: Parts) -> None:
     admin = Admin(parts.api, parts.tally, parts.bodies, parts.options)
     engines = EngineCalls(parts.api, parts.options, admin.read)
     providers = ProviderCalls(parts.api, admin.read)
@@ -145,119 +118,37 @@ async def _expect(request: web.Request) -> None:
         return
     with contextlib.suppress(RouterError):
         security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
-        if _needs_key(request, parts) and not parts.keys.accepts(given_key(request)):
+        if needs_key(request, parts) and not parts.keys.accepts(given_key(request)):
             return
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
 
 
-def _guarded(parts: _Parts) -> Middleware:
+def _guarded(parts: Parts) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[NOTES] = Notes()
-        answer = await _guard(parts, request, cast(_Handler, handler))
+        answer = await guard(parts, request, cast(AnyHandler, handler))
         return cast(web.StreamResponse, answer)
 
     return guarded
 
 
-def _plain_handlers(parts: _Parts) -> dict[bytes, tuple[str, PlainHandler]]:
+def _plain_ways(parts: Parts) -> dict[bytes, Way]:
     """The calls that are answered without aiohttp if they come in plain form, by the line that asks."""
 
-    def handler(kind: Kind) -> PlainHandler:
-        return functools.partial(_guard, parts, handler=parts.inference.handler(kind))
+    def way(path: str, kind: Kind) -> Way:
+        return Way(
+            path,
+            begin=functools.partial(quick.begin, parts=parts, kind=kind),
+            handle=functools.partial(guard, parts, handler=parts.inference.handler(kind)),
+        )
 
     return {
-        f"{hdrs.METH_POST} {prefix}{path} HTTP/1.1".encode("ascii"): (f"{prefix}{path}", handler(kind))
+        f"{hdrs.METH_POST} {prefix}{path} HTTP/1.1".encode("ascii"): way(f"{prefix}{path}", kind)
         for path, kind in KINDS.items()
         for prefix in PREFIXES
     }
-
-
-async def _guard(parts: _Parts, request: Asking, handler: _Handler) -> Answer:
-    """What is done around every request, also one for a path that does not exist."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    status = _CLIENT_LEFT
-    task = None
-    notes = request[NOTES]
-    try:
-        response: Answer
-        try:
-            origin = security.check(request, parts.api.bound_hosts, parts.api.settings.cors_origins)
-            notes.origin = origin or ""
-            task = parts.inflight.enter()
-            asked = security.preflight(request) if origin is not None else None
-            if asked is None and _needs_key(request, parts):
-                await parts.keys.check(request)
-            response = asked or await handler(request)
-        except RouterError as error:
-            response = error_response(error, shape_of(request.path))
-        except web.HTTPException as exc:
-            if not isinstance(request, web.Request):
-                raise
-            response = _for_http(exc, request, parts)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception:
-            log.exception("%s %s failed", request.method, _path(request))
-            failure = RouterError("The router failed; its log says why.")
-            response = error_response(failure, shape_of(request.path))
-        if not response.prepared:
-            if respond.has_begun(request):
-                # Part of another answer is out: only the cut connection can tell that it failed.
-                raise ConnectionResetError("an answer could not be completed")
-            if notes.route:
-                response.headers[ROUTE_HEADER] = notes.route
-            if parts.inflight.closing:
-                response.force_close()
-        status = response.status
-        return response
-    finally:
-        parts.inflight.leave(task)
-        parts.bodies.let_go(request)
-        _note(request, notes, status, loop.time() - began, parts.tally)
-
-
-def _needs_key(request: Asking, parts: _Parts) -> bool:
-    """Other machines need a key, unless there is none and the user wants it so; this one if it is set.
-
-    What a proxy here passes on comes from where the proxy says.
-    """
-    settings = parts.api.settings
-    if request.path in _OPEN:
-        return False
-    if settings.require_api_key:
-        return True
-    if (parts.is_local or security.is_local(request)) and not security.is_forwarded(request):
-        return False
-    return parts.keys.any or not settings.allow_unauthenticated_lan
-
-
-def _for_http(exc: web.HTTPException, request: web.Request, parts: _Parts) -> web.Response:
-    if isinstance(exc, web.HTTPMethodNotAllowed) and request.method == hdrs.METH_OPTIONS:
-        allowed = ", ".join(sorted({*exc.allowed_methods, hdrs.METH_OPTIONS}))
-        return web.Response(status=204, headers={hdrs.ALLOW: allowed})
-    if (request.method, request.raw_path) == (hdrs.METH_OPTIONS, "*"):  # What the whole server can do.
-        return web.Response(status=204, headers={hdrs.ALLOW: security.METHODS})
-    return response_for_http(exc, request, parts.options.max_body)
-
-
-def _path(request: Asking) -> str:
-    """The path alone: a query may carry a key. Its raw form has no line breaks."""
-    return request.rel_url.raw_path if isinstance(request, web.BaseRequest) else request.raw_path
-
-
-def _note(request: Asking, notes: Notes, status: int, seconds: float, tally: Tally) -> None:
-    path = _path(request)
-    tally.request(notes.model, status, seconds)
-    level = logging.DEBUG if path in _QUIET and status < 400 else logging.INFO
-    logs.tell(log, level, _line, request.method, path[:200], status, notes.failed, notes.model, seconds)
-
-
-def _line(method: str, path: str, status: int, failed: str, model: str, seconds: float) -> str:
-    how = f"{status} ({failed} after the headers)" if failed else str(status)
-    return f"{method} {path} {how} {model or '-'} {seconds * 1000:.1f} ms"
 
 
 class Endpoint:
@@ -311,7 +202,7 @@ class Endpoint:
                 "unread_s": self._parts.options.unread_s,
             }
 
-            plain = _plain_handlers(self._parts)
+            plain = _plain_ways(self._parts)
             clients = Crowd(self._parts.options.max_clients or room())
 
             def connection() -> Connection:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -21,11 +21,11 @@ from router.web import respond
 from router.web.asking import Answer
 from router.web.crowd import Crowd
 from router.web.errors import HeadTooLarge, error_response
+from router.web.inflight import Ongoing
 from router.web.plain import END, MAX_BODY, MAX_HEAD, Head, PlainRequest, read_head
+from router.web.quick import Client, PlainHandler
 
 log = logging.getLogger(__name__)
-
-PlainHandler = Callable[[PlainRequest], Awaitable[Answer]]
 
 _FULL_ERROR: Final = Unavailable("Too many clients are connected. Try again.", code="too_many_clients")
 _FULL_BODY: Final = msgspec.json.encode(_FULL_ERROR.body())
@@ -41,11 +41,25 @@ _NO_BODY: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
 _OF_BODY: Final = (b"\ncontent-length", b"\ntransfer-encoding", b"\nupgrade")
 
 
+class Way(NamedTuple):
+    """How requests that begin with one line are answered.
+
+    Attributes:
+        path: what they ask.
+        begin: answers one without a task, or says that it cannot be.
+        handle: answers any.
+    """
+
+    path: str
+    begin: Callable[[PlainRequest, Client], bool]
+    handle: PlainHandler
+
+
 class Connection(web.RequestHandler):
     """aiohttp's connection, with our error shape for what cannot be parsed, and a short way for most.
 
     Args:
-        plain: who answers requests in plain form, by the path and the line that asks for it.
+        plain: how requests in plain form are answered, by the line that asks.
         crowd: all connections.
         unread_s: how long an answer may wait for its client to read on.
     """
@@ -57,8 +71,8 @@ class Connection(web.RequestHandler):
         "_impatience",
         "_is_bounded",
         "_is_theirs",
+        "_ongoing",
         "_plain",
-        "_task",
         "_unread_s",
         "_wanted",
     )
@@ -67,7 +81,7 @@ class Connection(web.RequestHandler):
         self,
         manager: web.Server,
         *,
-        plain: Mapping[bytes, tuple[str, PlainHandler]],
+        plain: Mapping[bytes, Way],
         crowd: Crowd,
         unread_s: float,
         **choices: Any,
@@ -76,7 +90,7 @@ class Connection(web.RequestHandler):
         self._plain = plain
         self._crowd = crowd
         self._unread_s = unread_s
-        self._task: asyncio.Task[None] | None = None
+        self._ongoing: Ongoing | None = None
         #: What has come and waits: a request that is not whole, or what follows the one being answered.
         self._ahead = bytearray()
         self._wanted = 0
@@ -90,7 +104,7 @@ class Connection(web.RequestHandler):
     @property
     def is_idle(self) -> bool:
         """Whether no request is under way; one that has not come whole is none yet."""
-        return self._task is None and self._current_request is None and not self._messages
+        return self._ongoing is None and self._current_request is None and not self._messages
 
     def give_way(self) -> None:
         """Close it now."""
@@ -110,7 +124,7 @@ class Connection(web.RequestHandler):
             return
         if not data:
             super().data_received(data)  # aiohttp calls itself so, to go on with what it holds.
-        elif self._task is not None or self._ahead:
+        elif self._ongoing is not None or self._ahead:
             self._gather(data)
         elif self._is_theirs and not self._is_theirs_over():
             self._is_bounded = False
@@ -122,19 +136,20 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
         self._crowd.leave(self)
         self._forget_ahead()
-        if self._task is not None:
-            self._task.cancel()
+        if self._ongoing is not None:
+            self._ongoing.cancel()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:
-        if self._task is not None:
+        ongoing = self._ongoing
+        if ongoing is not None:
             self._force_close = True
-            _, late = await asyncio.wait((self._task,), timeout=timeout)
-            for task in late:
-                task.cancel()
+            if isinstance(ongoing, asyncio.Task):
+                await asyncio.wait((ongoing,), timeout=timeout)
+            ongoing.cancel()
         await super().shutdown(timeout)
 
     def _process_keepalive(self) -> None:
-        if self._task is not None:  # aiohttp does not know that it is busy.
+        if self._ongoing is not None:  # aiohttp does not know that it is busy.
             self._stay()
         super()._process_keepalive()
 
@@ -185,10 +200,10 @@ class Connection(web.RequestHandler):
             return
         if len(data) > whole:
             self._ahead += data[whole:]
-        path, handle = found
-        request = PlainRequest(self, path, head, data[start:whole])
+        request = PlainRequest(self, found.path, head, data[start:whole])
         self._is_theirs = False
-        self._task = self._loop.create_task(self._answer(request, handle))
+        if not found.begin(request, self):
+            self.take_over(request, found.handle)
 
     def _await_more(self, data: bytes, wanted: int) -> None:
         self._ahead += data
@@ -200,7 +215,7 @@ class Connection(web.RequestHandler):
         seen = len(self._ahead)
         self._ahead += data
         size = len(self._ahead)
-        if self._task is not None:
+        if self._ongoing is not None:
             # Pipelined: its turn comes, and until then no more than a request's worth of it is read.
             if size > _MOST_AHEAD and not self._buffer_paused:
                 self._pause_reading_for_buffer()
@@ -217,7 +232,7 @@ class Connection(web.RequestHandler):
         self._ahead.clear()
         self._wanted = 0
         self._look(data)
-        if not self._ahead or self._task is not None:
+        if not self._ahead or self._ongoing is not None:
             self._calm()
 
     def _give_up(self) -> None:
@@ -251,6 +266,26 @@ class Connection(web.RequestHandler):
 
     # Answering
 
+    def occupy(self, ongoing: Ongoing) -> None:
+        """It is busy with this from now on."""
+        self._ongoing = ongoing
+
+    def take_over(self, request: PlainRequest, handle: PlainHandler) -> asyncio.Task[None]:
+        """Have a request answered by a task."""
+        task = self._ongoing = self._loop.create_task(self._answer(request, handle))
+        return task
+
+    def settle(self, request: PlainRequest, answer: Answer) -> None:
+        """Send the whole answer to the request that it is busy with, and go on."""
+        goes_on = False
+        try:
+            goes_on = respond.finish(request, answer)
+        except ConnectionError:
+            pass  # The client has left.
+        except Exception:
+            log.exception("An answer could not be sent")
+        self._done(goes_on)
+
     async def _answer(self, request: PlainRequest, handle: PlainHandler) -> None:
         goes_on = False
         try:
@@ -260,17 +295,27 @@ class Connection(web.RequestHandler):
             pass  # The client has left, or the answer could not be completed: only closing can tell.
         except Exception:
             log.exception("A request failed outside its handler")
-        finally:
-            self._task = None
-            if not goes_on or self._force_close:
-                self._forget_ahead()
-                self.force_close()
-        if not self._force_close:
-            self._stay()
-            if self._ahead:
-                self._look_again()
-            if self._buffer_paused and self._task is None:
-                self._resume_reading_for_buffer()
+        except BaseException:
+            self._end_after_answer()
+            raise
+        self._done(goes_on)
+
+    def _done(self, goes_on: bool) -> None:
+        """The request has been answered; whether another one may follow."""
+        self._ongoing = None
+        if not goes_on or self._force_close:
+            self._end_after_answer()
+            return
+        self._stay()
+        if self._ahead:
+            self._look_again()
+        if self._buffer_paused and self._ongoing is None:
+            self._resume_reading_for_buffer()
+
+    def _end_after_answer(self) -> None:
+        self._ongoing = None
+        self._forget_ahead()
+        self.force_close()
 
     def _stay(self) -> None:
         """Be kept open from now on for as long as an idle connection may be."""

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, Protocol
 
-from router.errors import ShuttingDown
+
+class Ongoing(Protocol):
+    """Whatever answers a request: a task, or what needs none."""
+
+    def cancel(self) -> Any:
+        """End it. The client gets nothing more."""
 
 
 class Inflight:
-    """The requests being answered."""
+    """The requests being answered. `closing`: no new ones are to be taken."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._all: set[Ongoing] = set()
         self._drained = asyncio.Event()
         self._drained.set()
         self.closing = False
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._all)
 
-    def enter(self) -> asyncio.Task[Any] | None:
-        """Note the current task as answering a request.
-
-        Raises:
-            ShuttingDown: no new ones are taken.
-        """
-        if self.closing:
-            raise ShuttingDown("The router is shutting down.")
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
+    def enter(self, ongoing: Ongoing | None = None) -> Ongoing | None:
+        """Note what answers a request: the current task, if nothing else is given."""
+        ongoing = ongoing or asyncio.current_task()
+        if ongoing is not None:
+            self._all.add(ongoing)
             self._drained.clear()
-        return task
+        return ongoing
 
-    def leave(self, task: asyncio.Task[Any] | None) -> None:
-        """Its request has been answered."""
-        if task is not None:
-            self._tasks.discard(task)
-        if not self._tasks:
+    def leave(self, ongoing: Ongoing | None) -> None:
+        """Its request has been answered. Idempotent."""
+        if ongoing is not None:
+            self._all.discard(ongoing)
+        if not self._all:
             self._drained.set()
 
     async def drained(self, within_s: float) -> bool:
@@ -47,10 +46,11 @@ class Inflight:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._drained.wait()
-        return not self._tasks
+        return not self._all
 
     def cancel(self) -> int:
         """Cancel those that are left; how many they were."""
-        for task in self._tasks:
-            task.cancel()
-        return len(self._tasks)
+        left = list(self._all)
+        for ongoing in left:
+            ongoing.cancel()
+        return len(left)

@@ -76,9 +76,10 @@ class Head:
         length: bytes of the body.
         headers: the headers, without that length.
         raw_headers: the same as they were sent.
+        allowed_by: the settings under which requests with this head may be made, once that is known.
     """
 
-    __slots__ = ("_after", "_before", "headers", "length", "raw_headers", "target")
+    __slots__ = ("_after", "_before", "allowed_by", "headers", "length", "raw_headers", "target")
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class Head:
         self.raw_headers = raw_headers
         self.length = length
         self._before, self._after = around
+        self.allowed_by: object = None
 
     def again(self, data: bytes) -> Head | None:
         """The head as which `data` is read, if it differs from this one in the body's length only.
@@ -167,14 +169,19 @@ class _Body:
 
 
 class PlainRequest:
-    """A request that was read here, body and all. `answered`: a part of its answer has gone out."""
+    """A request that was read here, body and all. `answered`: a part of its answer has gone out.
+
+    `head` is the connection's, and another request's as soon as one follows that has the same headers.
+    """
 
     __slots__ = (
+        "_content",
         "_notes",
         "_protocol",
         "answered",
-        "content",
+        "body",
         "content_length",
+        "head",
         "headers",
         "path",
         "raw_headers",
@@ -189,10 +196,18 @@ class PlainRequest:
         self._notes = Notes()
         self.answered = False
         self.path = path
+        self.head = head
         self.headers = head.headers
         self.raw_headers = head.raw_headers
         self.content_length = len(body)
-        self.content = _Body(body)
+        self.body = body
+        self._content: _Body | None = None
+
+    @property
+    def content(self) -> _Body:
+        if self._content is None:
+            self._content = _Body(self.body)
+        return self._content
 
     @property
     def raw_path(self) -> str:

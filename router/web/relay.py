@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 import httptools
@@ -20,6 +20,7 @@ from router.errors import RouterError
 
 _HIGH: Final = 256 << 10
 _PIECE: Final = 256 << 10
+_EVENT_STREAM: Final = "text/event-stream"
 _MAX_HEADER_BYTES: Final = 64 << 10
 
 _HOP_BY_HOP: Final = frozenset(
@@ -91,6 +92,7 @@ class WorkerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
+        self._watcher: Callable[[], None] | None = None
         self._paused = False
         self._is_full = False
         self._watch: asyncio.TimerHandle | None = None
@@ -221,11 +223,11 @@ class WorkerConnection(asyncio.Protocol):
             RouterError: the exchange was ended by `fail`.
         """
         assert self._transport is not None
+        if len(body) < _HIGH:
+            self.send_small(head, body)
+            return
         self._begin()
         self._idle = False
-        if len(body) < _HIGH:
-            self._transport.write(head + body)
-            return
         self._transport.write(head)
         self._unsent = True
         view = memoryview(body)
@@ -238,6 +240,23 @@ class WorkerConnection(asyncio.Protocol):
                 return  # It has answered without reading the rest.
             self._transport.write(view[start : start + _PIECE])
         self._unsent = False
+
+    def send_small(self, head: bytes, body: bytes | bytearray) -> None:
+        """Begin an exchange whose request is small."""
+        assert self._transport is not None
+        self._begin()
+        self._idle = False
+        self._transport.write(head + body)
+
+    def watch(self, watcher: Callable[[], None] | None) -> None:
+        """Call back whenever anything has changed, while nobody waits for that; None: no longer."""
+        self._watcher = watcher
+
+    def whole(self, most: int) -> bytes | None:
+        """The body, if all of it is there and it is no longer than `most`. It stays where it is."""
+        if not self.done or self.failure is not None or self._buffered > most:
+            return None
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     async def head(self) -> None:
         """Wait for the status and the headers.
@@ -284,6 +303,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def finish(self) -> bool:
         """End the exchange; True if the connection may carry another one. If not, it is closed."""
+        self._watcher = None
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -318,6 +338,8 @@ class WorkerConnection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        elif self._watcher is not None:
+            self._watcher()
 
     def _check_silence(self) -> None:
         self._watch = None
@@ -343,9 +365,10 @@ class Exchange:
         self._worker = worker
         self._connection: WorkerConnection | None = None
         self._failure: RouterError | None = None
+        self._is_begun = False
 
     async def send(self, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes | bytearray) -> None:
-        """Send the request and wait for the head of the answer.
+        """Send the request, unless it was by `begin`, and wait for the head of the answer.
 
         A kept connection that was closed before it gave one byte is replaced by a new one, once.
 
@@ -354,12 +377,52 @@ class Exchange:
             UpstreamError: no answer came.
             RouterError: `fail` was called.
         """
-        before, after = _request_head(self._worker, path, tuple(headers))
-        head = b"%b%d%b" % (before, len(body), after)
+        head = _request_head(self._worker, path, tuple(headers), len(body))
         try:
-            await self._attempt(head, body, fresh=False)
+            if self._is_begun:
+                self._is_begun = False
+                await self._open.head()
+            else:
+                await self._attempt(head, body, fresh=False)
         except _Stale:
             await self._attempt(head, body, fresh=True)
+
+    def begin(
+        self,
+        path: str,
+        headers: tuple[tuple[bytes, bytes], ...],
+        body: bytes | bytearray,
+        watcher: Callable[[], None],
+    ) -> bool:
+        """Send a small request at once, if there is a kept connection; `send` goes on from there.
+
+        Until `unwatch` or the end, `watcher` is called whenever anything has changed.
+        """
+        connection = self._relay.kept(self._worker)
+        if connection is None:
+            return False
+        self._connection = connection
+        self._is_begun = True
+        connection.send_small(_request_head(self._worker, path, headers, len(body)), body)
+        connection.watch(watcher)
+        return True
+
+    def unwatch(self) -> None:
+        """Call `begin`'s watcher no more."""
+        if self._connection is not None:
+            self._connection.watch(None)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the head of an answer is there, or none will come."""
+        return self._open.status != 0 or self._open.failure is not None
+
+    def whole(self, most: int) -> bytes | None:
+        """The body of a good answer, no stream, if all of it is there and it is no longer than `most`."""
+        connection = self._open
+        if connection.status != 200 or self.is_stream:
+            return None
+        return connection.whole(most)
 
     async def _attempt(self, head: bytes, body: bytes | bytearray, *, fresh: bool) -> None:
         self._drop()
@@ -380,6 +443,11 @@ class Exchange:
     def first_byte(self) -> float:
         """The loop's time at which the first byte of the answer's body came; 0 before that."""
         return self._connection.first_byte if self._connection is not None else 0.0
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is a stream of events."""
+        return self.header(b"content-type").lower().startswith(_EVENT_STREAM)
 
     def header(self, name: bytes) -> str:
         """A header of the answer by its lower-case name; empty if there is none."""
@@ -494,14 +562,20 @@ class Relay:
                 del self._idle[address]
 
 
-def _request_head(worker: Worker, path: str, headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, bytes]:
-    """The head of a request to a worker, before and after the length of its body."""
-    host = f"[{worker.host}]" if ":" in worker.host else worker.host
-    start = (
-        f"POST {path} HTTP/1.1\r\nHost: {host}:{worker.port}\r\nAuthorization: Bearer {worker.api_key}\r\n"
+def _request_head(worker: Worker, path: str, headers: tuple[tuple[bytes, bytes], ...], length: int) -> bytes:
+    """The head of a request to a worker."""
+    start = _start(worker.host, worker.port, worker.api_key, path)
+    return b"%b%d%b" % (start, length, _passed_on(headers))
+
+
+@functools.lru_cache(maxsize=64)
+def _start(host: str, port: int, api_key: str, path: str) -> bytes:
+    """What of a head does not depend on the request."""
+    host = f"[{host}]" if ":" in host else host
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {api_key}\r\n"
         "Content-Type: application/json\r\nContent-Length: "
-    )
-    return start.encode("latin-1"), _passed_on(headers)
+    ).encode("latin-1")
 
 
 # One client's requests have the same headers again and again, and so have one worker's answers.

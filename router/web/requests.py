@@ -106,7 +106,19 @@ async def decode_fields(body: Body, options: WebOptions) -> Fields:
     Raises:
         BadRequest: naming the field at fault.
     """
-    fields = await _decoded(body, _decode_fields, options, of_form=True)
+    return _named(await _decoded(body, _decode_fields, options, of_form=True))
+
+
+def fields_at_once(body: Body) -> Fields:
+    """As `decode_fields`, of a small body.
+
+    Raises:
+        BadRequest: naming the field at fault.
+    """
+    return _named(_checked(body, _decode_fields, True))
+
+
+def _named(fields: Fields) -> Fields:
     if not fields.model.strip():
         raise BadRequest("`model` is empty. Name a model; GET /v1/models lists them.", param="model")
     return fields

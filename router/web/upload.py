@@ -74,6 +74,14 @@ class Bodies:
             return await self._inflated(request, body, most)
         return body
 
+    def take(self, request: Asking) -> None:
+        """Count a body that has come as a whole, and is read without `read`. Its bytes count until `let_go`.
+
+        Raises:
+            Unavailable: with those of others it takes too much memory.
+        """
+        self._take(request, request.content_length or 0)
+
     def let_go(self, request: Asking) -> None:
         """The request's body is no longer held. Idempotent."""
         self.held -= self._parts.pop(id(request), 0)

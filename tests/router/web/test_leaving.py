@@ -214,7 +214,7 @@ async def test_2000_clients_that_leave_leave_nothing_behind(caplog: pytest.LogCa
         assert after[:2] == before[:2]
         assert after[2] - before[2] <= 1 << 20
         assert s.endpoint._parts.bodies.held == 0
-        assert not s.endpoint._parts.inference._running
+        assert not s.endpoint._parts.inference.running
     assert _quiet(caplog)
 
 

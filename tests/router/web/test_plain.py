@@ -107,18 +107,18 @@ def test_the_next_head_that_differs_in_the_length_only_is_known() -> None:
 async def noting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, list[bool]]]:
     """A site, and for each request that was answered whether it was read here."""
     read: list[bool] = []
-    plainly = connection.Connection._answer
+    make = connection.PlainRequest
 
-    async def answer(self: connection.Connection, *given: Any) -> None:
+    def answer(*given: Any) -> PlainRequest:
         read.append(True)
-        await plainly(self, *given)
+        return make(*given)
 
     def handed(self: connection.Connection, data: bytes) -> None:
         read.append(False)
         given_over(self, data)
 
     given_over = connection.Connection._hand_over
-    monkeypatch.setattr(connection.Connection, "_answer", answer)
+    monkeypatch.setattr(connection, "PlainRequest", answer)
     monkeypatch.setattr(connection.Connection, "_hand_over", handed)
     async with site(reply) as s:
         yield s, read

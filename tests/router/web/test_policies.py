@@ -82,7 +82,6 @@ async def test_a_request_without_a_policy_keeps_its_bytes() -> None:
         assert s.api.asked[0] == {
             "model": "alpha",
             "policy": None,
-            "body_bytes": len(body),
             "keep_alive_s": None,
         }
 

@@ -207,7 +207,7 @@ async def test_a_worker_that_does_not_read_holds_a_large_body_back() -> None:
         worker._server = await asyncio.start_server(slow, worker.host, 0)
         worker.port = worker._server.sockets[0].getsockname()[1]
         asking = asyncio.ensure_future(s.ask("POST", CHAT, chat(text="x" * total)))
-        running = s.endpoint._parts.inference._running
+        running = s.endpoint._parts.inference.running
         await _until(lambda: any(e._connection and e._connection._is_full for e in running))
         connection = next(iter(running))._connection
         transport = connection._transport if connection is not None else None
