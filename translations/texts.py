@@ -68,7 +68,7 @@ def declared_texts() -> Iterator[Message]:
 
     for info in describe():
         for text in (info.title, info.help, info.group, *info.choices, *info.special.values()):
-            yield Message(DECLARED, text, files=("router/settings/schema.py",))
+            yield Message(DECLARED, text, files=("router/settings/declaration.py",))
 
 
 def extract(folder: Path = SOURCES) -> list[Message]:
