@@ -58,6 +58,6 @@ def died(lease: Lease) -> WorkerDied:
     if exited.done() and not exited.cancelled():
         end = exited.result()
         how = f" (signal {-end.code})" if end.code < 0 else f" (exit status {end.code})"
-        if end.log_tail:
-            how += f". Its last words: {end.log_tail[-1].strip()[:300]}"
+        if end.last_words:
+            how += f". It said: {end.last_words}"
     return WorkerDied(f"The worker of {lease.model.name} ended before the answer was complete{how}.")
