@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from router.catalog.model import Model
 from router.catalog.scan import PROJECTOR, SHARD, family, is_draft, quant_of
 from router.catalog.survey import SUFFIX
 from router.errors import BadRequest, Conflict, NotFound, RouterError
@@ -130,6 +131,39 @@ def looks_like_reference(text: str) -> bool:
     except BadRequest:
         return False
     return True
+
+
+def among(text: str, models: Iterable[Model]) -> Model | None:
+    """The model that is here already and that somebody means who writes how it is pulled.
+
+    None if there is none, or if several could be meant.
+    """
+    if "/" not in text:
+        return None
+    try:
+        reference = parse_reference(text)
+    except BadRequest:
+        return None
+    start = f"{reference.repo}:".casefold()
+    ends = {
+        model.name.casefold()[len(start) :]: model
+        for model in models
+        if model.name.casefold().startswith(start)
+    }
+    if reference.revision != MAIN or not ends:
+        return None
+    wanted = reference.wanted.casefold().removesuffix(SUFFIX)
+    if not wanted:
+        return next(iter(ends.values())) if len(ends) == 1 else ends.get(USUAL_QUANT.casefold())
+    if wanted in ends:
+        return ends[wanted]
+    stem = wanted.rpartition("/")[2]
+    found = [
+        model
+        for end, model in ends.items()
+        if _plain(end) == _plain(wanted) or stem in (alias.casefold() for alias in model.aliases)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _checked(text: str, repo: str, wanted: str, revision: str) -> Reference:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.catalog.catalog import Catalog
+from router.catalog.hub import among
 from router.catalog.model import Model
 from router.providers.providers import Providers
 
@@ -22,6 +23,10 @@ class Names:
     def resolve(self, name: str) -> Model | None:
         """The model of that name or alias."""
         return self._catalog.resolve(name) or self._providers.resolve(name)
+
+    def meant(self, name: str) -> Model | None:
+        """The same for what people and clients ask for, who may also write a name as it is pulled."""
+        return self.resolve(name) or among(name, self._catalog.models.values())
 
     def near(self, name: str) -> list[str]:
         """Up to three names like this one."""

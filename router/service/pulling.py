@@ -10,7 +10,7 @@ from typing import Final
 
 from router.catalog.catalog import Catalog
 from router.catalog.demo import DEMO, fetch_demo
-from router.catalog.hub import Reference, parse_reference
+from router.catalog.hub import Reference, among, parse_reference
 from router.catalog.hub_api import Hub
 from router.catalog.hub_cache import folder_of
 from router.catalog.leftovers import sweep
@@ -238,7 +238,7 @@ class Pulling:
             ModelNotFound: there is none.
         """
         await self._catalog.scan()
-        model = self._catalog.resolve(name)
+        model = self._catalog.resolve(name) or among(name, self._catalog.models.values())
         if model is None:
             near = self._catalog.near(name)
             hint = f"Did you mean {' or '.join(near)}?" if near else None

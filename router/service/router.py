@@ -53,7 +53,7 @@ class Router(Wiring):
         policy = self._policies.policies.get(name)
         if policy is not None and policy.enabled:
             return policy
-        model = self._names.resolve(name)
+        model = self._names.meant(name)
         if model is not None:
             return model
         raise self._not_found(name, disabled=policy is not None)
@@ -220,7 +220,7 @@ class Router(Wiring):
         await self._residency.free_all()
 
     def _model(self, name: str) -> Model:
-        model = self._names.resolve(name)
+        model = self._names.meant(name)
         if model is None:
             raise self._not_found(name)
         if model.remote:

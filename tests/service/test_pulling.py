@@ -79,12 +79,16 @@ async def test_a_model_is_pulled_used_and_deleted_and_never_while_it_is_in_use(
         assert answer["model_name"] == NAME
         assert [m["id"] for m in (await router.get("/v1/models"))["data"]] == [NAME]
         assert (await router.chat(NAME))["model"] == NAME
+        # Clients ask for it by the name that they had it pulled by.
+        assert (await router.chat(f"hf.co/{REPO}:f16"))["model"] == NAME
+        shown = await router.post("/api/show", {"model": f"hf.co/{REPO}:latest"})
+        assert "completion" in shown["capabilities"]
         refused = await router.post("/v1/delete", {"model_name": NAME}, status=409)
         assert refused["error"]["code"] == "model_in_use"
         # What is there already may be asked for again, also while it is loaded.
         await router.post("/v1/pull", {"model_name": REPO})
         assert len(hub.files_asked) == 1
-        await router.post("/v1/unload", {"model_name": NAME})
+        await router.post("/v1/unload", {"model_name": f"hf.co/{REPO}"})
         router.router.pin(NAME, True)
         assert (await router.post("/v1/delete", {"model_name": NAME}, status=409))["error"]["hint"]
         router.router.pin(NAME, False)

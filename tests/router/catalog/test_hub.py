@@ -8,12 +8,14 @@ from router.catalog.hub import (
     HubFile,
     Listing,
     Reference,
+    among,
     choose,
     is_safe_path,
     looks_like_reference,
     models_of,
     parse_reference,
 )
+from router.catalog.model import Identity, Model
 from router.errors import BadRequest, Conflict, NotFound, RouterError
 
 HASH = "a" * 64
@@ -187,3 +189,43 @@ def test_of_a_model_that_is_there_as_a_whole_and_in_shards_the_whole_is_meant(wa
     assert chosen(shards[1], "m-MXFP4.gguf", *shards) == shards
     with pytest.raises(Conflict):
         chosen(wanted, "m-MXFP4.gguf", "n-MXFP4.gguf")
+
+
+HERE = {
+    name: Model(name, "", "llm", 0, Identity(name, 0, 0), aliases=aliases)
+    for name, aliases in {
+        "o/One-GGUF:Q8_0": ("One-Q8_0",),
+        "o/Two-GGUF:Q4_K_M": (),
+        "o/Two-GGUF:UD-Q4_K_XL": (),
+        "o/Odd-GGUF:first": (),
+        "o/Odd-GGUF:second": (),
+        "plain": (),
+    }.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("hf.co/o/One-GGUF:Q8_0", "o/One-GGUF:Q8_0"),
+        ("huggingface.co/O/one-gguf:q8_0", "o/One-GGUF:Q8_0"),
+        ("hf.co/o/One-GGUF", "o/One-GGUF:Q8_0"),
+        ("o/One-GGUF:latest", "o/One-GGUF:Q8_0"),
+        ("o/One-GGUF:sub/One-Q8_0.gguf", "o/One-GGUF:Q8_0"),
+        ("https://huggingface.co/o/One-GGUF/blob/main/One-Q8_0.gguf", "o/One-GGUF:Q8_0"),
+        ("o/Two-GGUF", "o/Two-GGUF:Q4_K_M"),
+        ("o/Two-GGUF:q4_k_xl", "o/Two-GGUF:UD-Q4_K_XL"),
+        ("o/Odd-GGUF", None),
+        ("o/Odd-GGUF:second.gguf", "o/Odd-GGUF:second"),
+        ("o/One-GGUF:Q4_0", None),
+        ("o/One-GGUF@v2", None),
+        ("o/Three-GGUF", None),
+        ("o/One", None),
+        ("plain", None),
+        ("../plain", None),
+        ("", None),
+    ],
+)
+def test_a_model_that_is_here_answers_to_the_names_it_is_pulled_by(asked: str, found: str | None) -> None:
+    model = among(asked, HERE.values())
+    assert (model.name if model is not None else None) == found
