@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from router.errors import BadRequest, RouterError, Unavailable
+from router.errors import BadRequest, RouterError, TooLarge, Unavailable
 from router.web.asking import Asking, Content
 from router.web.errors import UnsupportedMediaType, too_large
 from router.web.options import WebOptions
@@ -24,6 +24,8 @@ _ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 _MOST_GROWTH: Final = 200
 _GROWTH_FREE: Final = 1 << 20
 _PIECE: Final = 64 << 10
+_STEP: Final = 1 << 20
+_INLINE: Final = 1024
 _GZIP: Final = b"\x1f\x8b"
 _MOST_PARTS: Final = 1000
 
@@ -89,24 +91,25 @@ class Bodies:
     async def _receive(self, request: Asking, length: int | None, most: int) -> Body:
         stream = request.content
         if length is not None:
-            self._take(request, length)
+            self._look_for_room(request, length)
         try:
             # Small bodies have come with the head.
             first = stream.read_nowait()
             if len(first) == length:
+                self._take(request, length)
                 return first
-            body = bytearray(first)
-            if length is None:
-                self._take(request, len(body))
-                if len(body) > most:
-                    raise too_large(most)
+            body = bytearray()
             began = asyncio.get_running_loop().time()
-            while chunk := await self._next(stream, began + len(body) / self._options.slowest_upload):
-                if length is None:
-                    self._take(request, len(chunk))
-                    if len(body) + len(chunk) > most:
-                        raise too_large(most)
+            chunk = first
+            # What has come is what counts: who promises much, and sends it slowly, keeps nobody out.
+            while True:
+                self._take(request, len(chunk))
+                if len(body) + len(chunk) > most:
+                    raise too_large(most)
                 body += chunk
+                chunk = await self._next(stream, began + len(body) / self._options.slowest_upload)
+                if not chunk:
+                    break
         except web.RequestPayloadError as exc:
             raise BadRequest(f"The request body cannot be read: {exc}"[:300]) from None
         return body
@@ -114,7 +117,7 @@ class Bodies:
     async def _next(self, stream: Content, due: float) -> bytes:
         """The next bytes. `due` is when those that are here should have come, by the loop's clock.
 
-        Who sends a byte a minute is never silent, but what was promised for the body is kept from others.
+        Who sends a byte a minute is never silent, but what has come of the body is kept from others.
         """
         patience = self._options.upload_stall_s
         now = asyncio.get_running_loop().time()
@@ -126,17 +129,31 @@ class Bodies:
             raise Stalled(f"The request body {how}; {patience:g} s were waited for it.") from None
 
     async def _inflated(self, request: Asking, body: Body, most: int) -> Body:
-        bound = min(most, _GROWTH_FREE + _MOST_GROWTH * len(body))
-        self._take(request, min(bound, _GROWTH_FREE))
-        if len(body) <= 1024:
-            whole = _inflate(body, bound)
-        else:
-            whole = await asyncio.to_thread(_inflate, body, bound)
+        inflater = _Inflater(body, most)
+        whole = bytearray()
+        # By pieces, so that those of all requests are counted as they come, and the loop is never held up.
+        while piece := await self._step(inflater, len(body)):
+            self._take(request, len(piece))
+            whole += piece
         self.let_go(request)
         self._take(request, len(whole))
         return whole
 
+    @staticmethod
+    async def _step(inflater: _Inflater, size: int) -> bytes:
+        return inflater.step() if size <= _INLINE else await asyncio.to_thread(inflater.step)
+
     def _take(self, request: Asking, size: int) -> None:
+        part = self._look_for_room(request, size)
+        self.held += size
+        self._parts[id(request)] = part + size
+
+    def _look_for_room(self, request: Asking, size: int) -> int:
+        """How much of the memory is the request's already.
+
+        Raises:
+            Unavailable: with so much more it would be too much, and others have a part of it.
+        """
         part = self._parts.get(id(request), 0)
         others = self.held - part
         if others and self.held + size > self._total():
@@ -146,8 +163,7 @@ class Bodies:
                 hint="The setting max_queue_bytes is the limit.",
                 retry_after_s=_RETRY_S,
             )
-        self.held += size
-        self._parts[id(request)] = part + size
+        return part
 
 
 def _encoding(request: Asking) -> str:
@@ -158,41 +174,62 @@ def _encoding(request: Asking) -> str:
     return ", ".join(name for each in given if (name := each.strip()) not in ("", "identity"))
 
 
-def _inflate(body: Body, bound: int) -> bytes:
-    """Raises BadRequest, and TooLarge before more than `bound` bytes are made."""
-    try:
-        return _inflated_as(_ANY_WRAPPER, body, bound)
-    except zlib.error as exc:
-        # Some send a bare stream and call it deflate.
-        try:
-            return _inflated_as(-zlib.MAX_WBITS, body, bound)
-        except zlib.error:
-            raise _not_compressed(str(exc)) from None
+class _Inflater:
+    """Inflates a body that is here, by pieces. What gzip makes may be several parts, one after the other."""
 
+    def __init__(self, body: Body, most: int) -> None:
+        self._view = memoryview(body)
+        self._most = most
+        self._bound = min(most, _GROWTH_FREE + _MOST_GROWTH * len(body))
+        self._wrapper = _ANY_WRAPPER
+        self._inflater = zlib.decompressobj(self._wrapper)
+        self._at = self._size = self._parts = 0
 
-def _inflated_as(wrapper: int, body: Body, bound: int) -> bytes:
-    """What gzip makes may be several parts, one after the other. Raises as `_inflate`, or zlib's error."""
-    view = memoryview(body)
-    inflater = zlib.decompressobj(wrapper)
-    made: list[bytes] = []
-    at = size = parts = 0
-    while at < len(view):
-        # By pieces: what follows a part is handed back as a copy.
-        piece = view[at : at + _PIECE]
-        made.append(inflater.decompress(piece, bound + 1 - size))
-        size += len(made[-1])
-        if size > bound:
-            raise too_large(bound)
-        at += len(piece) - len(inflater.unused_data)
-        if not inflater.eof or at == len(view):
-            continue
-        parts += 1
-        if bytes(view[at : at + len(_GZIP)]) != _GZIP or parts == _MOST_PARTS:
-            raise _not_compressed("something follows its end")
-        inflater = zlib.decompressobj(wrapper)
-    if not inflater.eof:
-        raise BadRequest("The compressed body is cut short.", param="Content-Encoding")
-    return made[0] if len(made) == 1 else b"".join(made)
+    def step(self) -> bytes:
+        """The next bytes; nothing at the end.
+
+        Raises:
+            BadRequest: it is not compressed as it says.
+            TooLarge: it would be too large, or grow as nothing does that was not made to.
+        """
+        made = b""
+        while not made and not (self._inflater.eof and self._at == len(self._view)):
+            try:
+                made = self._advance()
+            except zlib.error as exc:
+                if self._size or self._parts or self._wrapper < 0:
+                    raise _not_compressed(str(exc)) from None
+                # Some send a bare stream and call it deflate.
+                self._wrapper, self._at = -zlib.MAX_WBITS, 0
+                self._inflater = zlib.decompressobj(self._wrapper)
+        self._size += len(made)
+        if self._size > self._bound:
+            if self._bound == self._most:
+                raise too_large(self._most)
+            raise TooLarge(
+                f"The compressed body is more than {_MOST_GROWTH} times as large once it is inflated. "
+                "Send it plain."
+            )
+        return made
+
+    def _advance(self) -> bytes:
+        if self._inflater.eof:
+            self._parts += 1
+            if bytes(self._view[self._at : self._at + len(_GZIP)]) != _GZIP or self._parts == _MOST_PARTS:
+                raise _not_compressed("something follows its end")
+            self._inflater = zlib.decompressobj(self._wrapper)
+        inflater = self._inflater
+        data: bytes | memoryview = inflater.unconsumed_tail
+        if not data:
+            # By pieces: what follows a part is handed back as a copy.
+            data = self._view[self._at : self._at + _PIECE]
+            self._at += len(data)
+        made = inflater.decompress(data, _STEP)
+        if inflater.eof:
+            self._at -= len(inflater.unused_data)
+        elif not made and not data:
+            raise BadRequest("The compressed body is cut short.", param="Content-Encoding")
+        return made
 
 
 def _not_compressed(why: str) -> BadRequest:

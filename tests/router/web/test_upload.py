@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -160,6 +161,51 @@ async def test_all_bodies_together_are_bounded_and_one_alone_is_not() -> None:
         assert _held(s) == 0
         s.api.settings = schema.apply(s.api.settings, {"max_queue_bytes": MIB})
         assert (await s.ask("POST", CHAT, big)).status == 200
+
+
+@pytest.mark.fault("F04")
+async def test_who_promises_much_and_sends_it_slowly_keeps_nobody_out() -> None:
+    async with site(reply, WebOptions(upload_stall_s=SAFETY_S)) as s, s.client() as slow:
+        s.api.settings = schema.apply(s.api.settings, {"max_queue_bytes": MIB})
+        await slow.send("POST", CHAT, None, {"Content-Length": str(400 * MIB)})
+        slow.writer.write(b"{" * 1000)
+        await _until(lambda: _held(s))
+        assert (await s.ask("POST", CHAT, chat())).status == 200
+        # It counts as soon as it comes.
+        slow.writer.write(b" " * (2 * MIB))
+        await _until(lambda: _held(s) > MIB)
+        assert (await s.ask("POST", CHAT, chat())).error["code"] == "too_many_bytes"
+
+
+@pytest.mark.fault("F04")
+async def test_what_is_inflated_counts_as_it_comes() -> None:
+    rng = random.Random(2)
+    words = [rng.randbytes(8).hex() for _ in range(500)]
+    packed = gzip.compress(chat(text=" ".join(rng.choices(words, k=2_000_000))), 1)
+    go_on = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await go_on.wait()
+        await reply(peer)
+
+    async with site(script) as s, s.client() as other:
+        s.api.settings = schema.apply(s.api.settings, {"max_queue_bytes": 16 * MIB})
+        s.api.gate.clear()
+        await other.send("POST", CHAT, chat(text="x" * MIB))
+        async with asyncio.timeout(SAFETY_S):
+            await s.api.waiting.wait()
+        tracemalloc.start()
+        try:
+            answer = await s.ask("POST", CHAT, packed, {"Content-Encoding": "gzip"})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (answer.status, answer.error["code"]) == (503, "too_many_bytes")
+        # It would have had 32 MiB.
+        assert peak < 28 * MIB
+        s.api.gate.set()
+        go_on.set()
+        assert (await other.answer()).status == 200
 
 
 async def _send(client: Client, body: bytes, headers: dict[str, str]) -> Any:
