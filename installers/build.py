@@ -30,7 +30,7 @@ import debian  # noqa: E402
 import manual  # noqa: E402
 import nsis  # noqa: E402
 from inventory import Contents, sbom, third_party  # noqa: E402
-from project import NAME, PUBLISHER, TITLE, VERSION, filled  # noqa: E402
+from project import DEBIAN_VERSION, NAME, NUMBERS, PUBLISHER, TITLE, VERSION, filled  # noqa: E402
 
 ROOT: Final = HERE.parent
 
@@ -193,7 +193,7 @@ class Builder:
     def deb(self) -> None:
         """A Debian package of the payload. Raises Failed."""
         self.make_payload()
-        target = self.out / f"{NAME}_{VERSION}_{debian.architecture()}.deb"
+        target = self.out / f"{NAME}_{DEBIAN_VERSION}_{debian.architecture()}.deb"
         stage = self.fresh(self.build / "deb")
         if not self.dry:
             debian.fill(stage, self.payload, source_date())
@@ -265,6 +265,7 @@ class Builder:
         dash = "/" if sys.platform == "win32" else "-"
         values = {
             "VERSION": VERSION,
+            "NUMBERS": NUMBERS,
             "PUBLISHER": PUBLISHER,
             "PAYLOAD": inside,
             "FILES": listing,

@@ -44,7 +44,7 @@ def control_file(kibibytes: int) -> str:
     depends = ", ".join(part.format(glibc=glibc()) for part in DEPENDS)
     return (
         f"Package: {project.NAME}\n"
-        f"Version: {project.VERSION}\n"
+        f"Version: {project.DEBIAN_VERSION}\n"
         f"Architecture: {architecture()}\n"
         f"Maintainer: {project.MAINTAINER}\n"
         f"Installed-Size: {kibibytes}\n"
@@ -67,7 +67,7 @@ def changelog(seconds: int) -> str:
     """Debian's own changelog, which names the version and when it was made."""
     date = email.utils.formatdate(seconds, localtime=False).replace("-0000", "+0000")
     return (
-        f"{project.NAME} ({project.VERSION}) stable; urgency=medium\n\n"
+        f"{project.NAME} ({project.DEBIAN_VERSION}) stable; urgency=medium\n\n"
         "  * What changed is in CHANGELOG.md.gz beside this file.\n\n"
         f" -- {project.MAINTAINER}  {date}\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any, Final
 
@@ -15,6 +16,21 @@ _AUTHOR: Final[dict[str, str]] = _PROJECT["authors"][0]
 NAME: Final[str] = _PROJECT["name"]
 TITLE: Final = "Lemon Tray"
 VERSION: Final = payload.version()
+
+
+def numbers(version: str) -> str:
+    """As Windows has a version: four numbers, also before a release, such as 1.2.0rc1."""
+    release = re.findall(r"\d+", re.split(r"[a-z]", version)[0])
+    return ".".join([*release, "0", "0", "0", "0"][:4])
+
+
+def debian_version(version: str) -> str:
+    """As Debian sorts a version: what comes before a release has a tilde before it."""
+    return re.sub(r"(?<=\d)\.?(a|b|rc|dev)(?=\d)", r"~\1", version)
+
+
+NUMBERS: Final = numbers(VERSION)
+DEBIAN_VERSION: Final = debian_version(VERSION)
 LICENCE: Final[str] = _PROJECT["license"]
 PUBLISHER: Final = _AUTHOR["name"]
 

@@ -2,7 +2,8 @@
 ;
 ;   PAYLOAD    the folder to install
 ;   FILES      an include that build.py writes from it: what to install and, file by file, what to remove again
-;   VERSION    such as 1.2.3
+;   VERSION    such as 1.2.3 or 1.3.0rc1
+;   NUMBERS    the same as four numbers
 ;   PUBLISHER  who makes it
 ;   OUTFILE    the installer to write
 ;   FAST       if defined, compresses quickly instead of well
@@ -11,8 +12,8 @@
 ; uninstall.exe /S removes the program and keeps the user's data; with /DATA=1 it removes them too.
 
 Unicode true
-!ifndef PAYLOAD | FILES | VERSION | PUBLISHER | OUTFILE
-  !error "build.py defines PAYLOAD, FILES, VERSION, PUBLISHER and OUTFILE"
+!ifndef PAYLOAD | FILES | VERSION | NUMBERS | PUBLISHER | OUTFILE
+  !error "build.py defines PAYLOAD, FILES, VERSION, NUMBERS, PUBLISHER and OUTFILE"
 !endif
 
 !include "MUI2.nsh"
@@ -41,7 +42,7 @@ ManifestDPIAware true
 ShowInstDetails nevershow
 ShowUninstDetails nevershow
 
-VIProductVersion "${VERSION}.0"
+VIProductVersion "${NUMBERS}"
 VIAddVersionKey "ProductName" "${NAME}"
 VIAddVersionKey "FileDescription" "${NAME} installer"
 VIAddVersionKey "FileVersion" "${VERSION}"

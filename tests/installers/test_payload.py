@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -99,6 +100,27 @@ def test_the_version_is_in_one_place(build: ModuleType) -> None:
     for path in INSTALLERS.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert __version__ not in path.read_text("utf-8"), path
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers", "debian"),
+    [
+        ("1.2.3", "1.2.3.0", "1.2.3"),
+        ("1.2", "1.2.0.0", "1.2"),
+        ("0.2.0rc1", "0.2.0.0", "0.2.0~rc1"),
+        ("0.2.0a10", "0.2.0.0", "0.2.0~a10"),
+        ("0.2.0.dev3", "0.2.0.0", "0.2.0~dev3"),
+    ],
+)
+def test_a_version_before_a_release_is_one_everywhere(
+    project: ModuleType, version: str, numbers: str, debian: str
+) -> None:
+    """Windows' resources take four numbers only, and Debian would take 1.0rc1 for newer than 1.0."""
+    assert project.numbers(version) == numbers
+    assert project.debian_version(version) == debian
+    if shutil.which("dpkg") and version != debian:
+        release = re.split(r"[a-z~]|\.dev", version)[0].rstrip(".")
+        subprocess.run(["dpkg", "--compare-versions", debian, "lt", release], check=True)
 
 
 def test_what_the_payload_is_made_of_exists(build: ModuleType) -> None:
