@@ -9,6 +9,8 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import Struct
 
+from router.catalog.hub import parse_reference
+from router.catalog.model import Model, spelled
 from router.catalog.pull import PullProgress
 from router.errors import BadRequest, ModelNotFound, RouterError
 from router.web import requests, security
@@ -107,12 +109,15 @@ class OllamaPulls:
             stage = progress.stage
 
     def _is_here(self, name: str) -> bool:
+        """Whether it is here under just that name. One that could mean several is for the hub to say."""
         for spelling in spellings(name):
             try:
-                self._api.resolve(spelling)
+                found = self._api.resolve(spelling)
             except ModelNotFound:
                 continue
-            return True
+            names = (found.name, *(found.aliases if isinstance(found, Model) else ()))
+            if spelled(spelling) in names or _plainly(spelling) in (each.casefold() for each in names):
+                return True
         return False
 
     async def _read(self, request: web.Request, kind: type[T]) -> T:
@@ -134,6 +139,14 @@ def progress_line(progress: PullProgress) -> dict[str, Any]:
         "total": progress.file_size,
         "completed": progress.file_done,
     }
+
+
+def _plainly(name: str) -> str:
+    """A name of the hub's as the catalog writes it, in small letters; "" if it is none."""
+    try:
+        return str(parse_reference(name)).casefold()
+    except BadRequest:
+        return ""
 
 
 def _named(name: str) -> str:

@@ -81,6 +81,12 @@ async def test_a_model_is_pulled_used_and_deleted_and_never_while_it_is_in_use(
         assert (await router.chat(NAME))["model"] == NAME
         # Clients ask for it by the name that they had it pulled by.
         assert (await router.chat(f"hf.co/{REPO}:f16"))["model"] == NAME
+        asked = len(hub.asked)
+        await router.post("/api/pull", {"model": f"hf.co/{REPO}:f16", "stream": False})
+        assert len(hub.asked) == asked
+        # Which one is meant without its quantization, the hub has to say.
+        await router.post("/api/pull", {"model": f"hf.co/{REPO}", "stream": False})
+        assert len(hub.asked) == asked + 1
         shown = await router.post("/api/show", {"model": f"hf.co/{REPO}:latest"})
         assert "completion" in shown["capabilities"]
         refused = await router.post("/v1/delete", {"model_name": NAME}, status=409)
