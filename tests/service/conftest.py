@@ -17,5 +17,5 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A router answers only once it has looked for its models, also where that takes a busy machine a while."""
+    """A router answers only once it has looked for its models, however long a busy machine takes."""
     monkeypatch.setattr("router.service.wiring.FIRST_LOOKS_S", PATIENCE_S)
