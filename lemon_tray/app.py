@@ -47,7 +47,7 @@ from lemon_tray.view import Banner, BannerKind, Command, Kind, Mark, Option, Pan
 from lemon_tray.window_set import SETTINGS, WindowSet
 from lemon_tray.words import counted, translate, use_translator
 from router.errors import RouterError
-from router.instance import InstanceLock
+from router.instance import InstanceLock, ending_signals
 from router.paths import Paths
 from router.service import Router
 from router.snapshot import Snapshot, Status
@@ -60,9 +60,6 @@ EXIT_S: Final = 10.0
 MODELS_DIRS: Final = "models_dirs"
 ASKS_TO_QUIT: Final = "fault:quit"
 OPEN_AFTER_MS: Final = 300
-SIGNALS: Final = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
-)
 
 
 def run(paths: Paths, lock: InstanceLock, options: Options) -> int:
@@ -134,14 +131,15 @@ def _catch_exceptions(loop: asyncio.AbstractEventLoop) -> None:
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Callable[[], None]:
     """Have signals call `stop`. The returned function puts back what was."""
-    for number in SIGNALS:
+    signals = ending_signals()
+    for number in signals:
         try:
             loop.add_signal_handler(number, stop)
         except NotImplementedError:
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
 
     def restore() -> None:
-        for number in SIGNALS:
+        for number in signals:
             with contextlib.suppress(NotImplementedError, ValueError):
                 loop.remove_signal_handler(number)
 

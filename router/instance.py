@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -42,6 +43,18 @@ else:
 
     def _unlock(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask an instance to end.
+
+    A hang-up that is ignored already stays so: `nohup` has a program outlive its terminal.
+    """
+    names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK")
+    found = [signal.Signals[name] for name in names if hasattr(signal, name)]
+    return tuple(
+        number for number in found if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
+    )
 
 
 class Holder(Struct, frozen=True):

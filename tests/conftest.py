@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the user's own files and settings from all tests and from what they start."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        # Under nohup. Programs that tests start would ignore it as well; what is caught, they do not inherit.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     home = Path(tempfile.mkdtemp(prefix="lemon-tray-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     for name in [name for name in os.environ if name.startswith("LEMON_TRAY_")]:

@@ -14,16 +14,12 @@ import router.tls  # noqa: F401  # before anything that imports aiohttp
 from router import logs
 from router.catalog.demo import DEMO
 from router.errors import InstanceError, RouterError
-from router.instance import InstanceLock, read_holder
+from router.instance import InstanceLock, ending_signals, read_holder
 from router.paths import Paths
 from router.service import Router
 from router.settings.store import peek
 from router.units import MIB
 from router.version import __version__
-
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
-)
 
 
 def serve(
@@ -35,7 +31,7 @@ def serve(
     simulate: tuple[int, ...] | None,
     demo: bool = False,
 ) -> int:
-    """Run until SIGTERM, SIGINT or SIGHUP; a second signal ends the process at once.
+    """Run until a signal; a second one ends the process at once.
 
     Args:
         demo: fetch the demo model if there is no model yet.
@@ -124,18 +120,19 @@ async def _tell_notices(router: Router) -> None:
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Callable[[], None]:
     """Have the first signal set the event and the second do what it would do without us."""
+    signals = ending_signals()
 
     def first(number: int) -> None:
         stop.set()
         restore()
 
     def restore() -> None:
-        for number in SIGNALS:
+        for number in signals:
             with contextlib.suppress(NotImplementedError):
                 loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    for number in SIGNALS:
+    for number in signals:
         try:
             loop.add_signal_handler(number, first, number)
         except NotImplementedError:

@@ -117,6 +117,22 @@ def test_one_line_then_a_signal_then_exit_status_zero(
     assert read_holder(tmp_path / "STATE" / "lemon-tray") is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="it is read from /proc what a process ignores")
+def test_under_nohup_it_outlives_its_terminal(environ: dict[str, str], start: list[Process]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = Process(environ, "plain")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    start.append(process)
+    assert process.line()
+    status = Path(f"/proc/{process.popen.pid}/status").read_text()
+    (ignored,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert ignored & 1 << (signal.SIGHUP - 1)
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.end() == (0, "")
+
+
 def test_a_signal_while_it_starts_ends_it_too(environ: dict[str, str], start: list[Process]) -> None:
     process = Process(environ, "slow-start")
     start.append(process)
