@@ -124,9 +124,14 @@ def needs_key(request: Asking, parts: Parts) -> bool:
         return False
     if settings.require_api_key:
         return True
-    if (parts.is_local or security.is_local(request)) and not security.is_forwarded(request):
+    if is_trusted(request, parts):
         return False
     return parts.keys.any or not settings.allow_unauthenticated_lan
+
+
+def is_trusted(request: Asking, parts: Parts) -> bool:
+    """Whether a program on this machine asks, for itself."""
+    return (parts.is_local or security.is_local(request)) and not security.is_forwarded(request)
 
 
 def _for_http(exc: web.HTTPException, request: web.Request, parts: Parts) -> web.Response:

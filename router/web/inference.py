@@ -370,11 +370,9 @@ class Inference:
         await response.write_eof()
         return response
 
-    def _headers(self, job: Job, exchange: Exchange) -> list[tuple[str, str]]:
+    def _headers(self, job: Job, exchange: Exchange) -> tuple[tuple[str, str], ...]:
         headers = exchange.headers()
-        if job.route is not None:
-            headers.append((ROUTE_HEADER, job.route.header))
-        return headers
+        return headers if job.route is None else (*headers, (ROUTE_HEADER, job.route.header))
 
     async def _refusal(self, job: Job, exchange: Exchange) -> RouterError:
         """The worker's error, with its status, message and code."""

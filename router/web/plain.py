@@ -77,9 +77,19 @@ class Head:
         headers: the headers, without that length.
         raw_headers: the same as they were sent.
         allowed_by: the settings under which requests with this head may be made, once that is known.
+        is_trusted: whether such requests then need no key, unless the settings want one of all.
     """
 
-    __slots__ = ("_after", "_before", "allowed_by", "headers", "length", "raw_headers", "target")
+    __slots__ = (
+        "_after",
+        "_before",
+        "allowed_by",
+        "headers",
+        "is_trusted",
+        "length",
+        "raw_headers",
+        "target",
+    )
 
     def __init__(
         self,
@@ -95,6 +105,7 @@ class Head:
         self.length = length
         self._before, self._after = around
         self.allowed_by: object = None
+        self.is_trusted = False
 
     def again(self, data: bytes) -> Head | None:
         """The head as which `data` is read, if it differs from this one in the body's length only.
@@ -176,13 +187,13 @@ class PlainRequest:
 
     __slots__ = (
         "_content",
-        "_notes",
         "_protocol",
         "answered",
         "body",
         "content_length",
         "head",
         "headers",
+        "notes",
         "path",
         "raw_headers",
     )
@@ -193,7 +204,7 @@ class PlainRequest:
 
     def __init__(self, protocol: Wire, path: str, head: Head, body: bytes) -> None:
         self._protocol = protocol
-        self._notes = Notes()
+        self.notes = Notes()
         self.answered = False
         self.path = path
         self.head = head
@@ -225,4 +236,4 @@ class PlainRequest:
     def __getitem__(self, key: web.RequestKey[_T], /) -> _T:
         if key is not cast(object, NOTES):
             raise KeyError(key)
-        return cast(_T, self._notes)
+        return cast(_T, self.notes)

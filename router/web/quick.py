@@ -16,11 +16,10 @@ from router.errors import RouterError
 from router.web import security
 from router.web.asking import Answer, Asking
 from router.web.cut import EndedByCut
-from router.web.guard import CLIENT_LEFT, Parts, needs_key, note, told
+from router.web.guard import CLIENT_LEFT, Parts, is_trusted, needs_key, note, told
 from router.web.inflight import Ongoing
 from router.web.job import Begun, Job, last
 from router.web.kinds import Kind
-from router.web.notes import NOTES
 from router.web.plain import PlainRequest
 from router.web.respond import Whole
 from router.web.sse import Usage, usage_in
@@ -60,8 +59,8 @@ def begin(request: PlainRequest, client: Client, *, parts: Parts, kind: Kind) ->
         parts.bodies.let_go(request)
         return False
     began = asyncio.get_running_loop().time()
-    request[NOTES].began = began
-    request[NOTES].model = job.name
+    request.notes.began = began
+    request.notes.model = job.name
     begun = Begun(lease, parts.relay.exchange(lease.worker), began)
     Quick(request, client, parts, job, begun).send()
     return True
@@ -77,6 +76,9 @@ def _may_ask(request: PlainRequest, parts: Parts) -> bool:
         except RouterError:
             return False
         request.head.allowed_by = settings
+        request.head.is_trusted = is_trusted(request, parts)
+    if request.head.is_trusted and not settings.require_api_key:
+        return True
     return not needs_key(request, parts) or parts.keys.accepts_at_once(request)
 
 
@@ -179,6 +181,6 @@ class Quick:
             self._stream.close()
 
     def _note(self, status: int) -> None:
-        notes = self._request[NOTES]
+        notes = self._request.notes
         seconds = asyncio.get_running_loop().time() - notes.began
         note(self._request, notes, status, seconds, self._parts.tally)

@@ -456,10 +456,10 @@ class Exchange:
                 return value.decode("latin-1")
         return ""
 
-    def headers(self) -> list[tuple[str, str]]:
+    def headers(self) -> tuple[tuple[str, str], ...]:
         """The headers that may go to the client."""
         # Without the length, which differs from answer to answer.
-        return list(_returned(tuple([pair for pair in self._open.headers if pair[0] != b"content-length"])))
+        return _returned(tuple([pair for pair in self._open.headers if pair[0] != b"content-length"]))
 
     async def read(self) -> bytes:
         """The next bytes of the answer, as they come; none at its end. Raises as `WorkerConnection.read`."""

@@ -131,8 +131,8 @@ class RemoteExchange(Exchange):
         key = name.decode("latin-1")
         return self._answer.headers.get(key, "") if key in _RETURNED else ""
 
-    def headers(self) -> list[tuple[str, str]]:
-        return [(k, v) for k, v in self._answer.headers.items() if k.lower() in _RETURNED]
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return tuple([(k, v) for k, v in self._answer.headers.items() if k.lower() in _RETURNED])
 
     async def read(self) -> bytes:
         """The next bytes of the answer, as they come; none at its end.

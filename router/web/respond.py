@@ -32,10 +32,10 @@ _STATUS: Final = {
 }
 
 
-def whole(request: Asking, body: bytes, headers: Pairs) -> Answer:
+def whole(request: Asking, body: bytes, headers: Iterable[tuple[str, str]]) -> Answer:
     """A whole answer, to be sent by whoever gets it."""
     if isinstance(request, PlainRequest):
-        return Whole(body, headers)
+        return Whole(body, tuple(headers))
     return web.Response(body=body, headers=CIMultiDict(headers))
 
 
@@ -70,6 +70,11 @@ def finish(request: PlainRequest, response: Answer) -> bool:
         return response.ended and not response.closes
     if isinstance(response, Whole):
         body, closes = response.body, response.closes
+        if response.is_as_given and not closes and not request.notes.origin:
+            # Nothing was added to what one model's answers have again and again.
+            fields = _fields(response.pairs)
+            head = b"%b%b%bContent-Length: %d\r\n\r\n" % (_STATUS[200], _date(), fields, len(body))
+            return _send(request, head, body)
     elif isinstance(response, web.Response) and isinstance(response.body, bytes):
         body, closes = response.body, response.keep_alive is False
     elif isinstance(response, web.Response) and response.body is None:
@@ -78,26 +83,42 @@ def finish(request: PlainRequest, response: Answer) -> bool:
         raise TypeError(f"{type(response).__name__} cannot be sent to a request in plain form")
     length = None if response.status == HTTPStatus.NO_CONTENT else len(body)
     head = _head(request, response.status, response.headers, closes, length)
+    return _send(request, head, body) and not closes
+
+
+def _send(request: PlainRequest, head: bytes, body: bytes) -> bool:
     request.answered = True
     if len(body) < _JOINED:
         _transport(request).write(head + body)
     else:
         _transport(request).writelines((head, body))
-    return not closes
+    return True
 
 
 class Whole:
     """A whole answer to a request in plain form."""
 
-    __slots__ = ("body", "closes", "headers")
+    __slots__ = ("_headers", "body", "closes", "pairs")
 
     status: Final = 200
     prepared: Final = False
 
-    def __init__(self, body: bytes, headers: Pairs) -> None:
+    def __init__(self, body: bytes, pairs: tuple[tuple[str, str], ...]) -> None:
         self.body = body
-        self.headers: MutableMultiMapping[str] = CIMultiDict(headers)
+        self.pairs = pairs
+        self._headers: CIMultiDict[str] | None = None
         self.closes = False
+
+    @property
+    def headers(self) -> MutableMultiMapping[str]:
+        if self._headers is None:
+            self._headers = CIMultiDict(self.pairs)
+        return self._headers
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether its headers are `pairs` for certain."""
+        return self._headers is None
 
     def force_close(self) -> None:
         self.closes = True
