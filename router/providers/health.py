@@ -13,6 +13,8 @@ CHECK_S: Final = 60.0
 """Seconds between two looks at a provider that answers."""
 BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds until the next look at one that does not, by looks in vain."""
+BUSY_S: Final = 15.0
+"""Seconds until the next look at one that was too busy for it."""
 FAULTS: Final = 3
 """So many server errors of one model in a row keep requests away from it for a while."""
 LEAST_BLOCK_S: Final = 2.0
@@ -72,6 +74,10 @@ class Health:
         if self._key_refused:
             return False
         return self._set(State.READY, "")
+
+    def unanswered(self, now: float) -> None:
+        """A look got no answer, from a provider that is sending others at this time: it is busy."""
+        self.due = now + BUSY_S
 
     def failed(self, now: float, problem: str, *, refused: bool = False) -> bool:
         """A look, or a connection for a request, failed. Returns whether the state changed."""

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 #: A request that wants an answer now waits so long for a look at a provider that was dead a moment ago.
 _LOOK_AGAIN_S: Final = 3.0
 _LEAST_PAUSE_S: Final = 0.25
+#: A provider that sent a byte of an answer within so many seconds is alive, though it has no time for a look.
+HEARD_S: Final = 15.0
 REMOVED: Final = "provider_removed"
 
 
@@ -49,6 +51,7 @@ class Live:
         loops: it is the router that asks.
         models: by the names that requests use.
         instance: which run of a router it is; "" if it is none, or not known.
+        heard_at: when the last byte of an answer came, on the loop's clock.
     """
 
     def __init__(self, provider: Provider, link: Link, cache: ListingCache, watcher: Watcher) -> None:
@@ -57,6 +60,7 @@ class Live:
         self.health = Health()
         self.instance = ""
         self.loops = False
+        self.heard_at = float("-inf")
         self.leases: set[RemoteLease] = set()
         self._retired = False
         self._cache = cache
@@ -235,6 +239,10 @@ class Live:
             self.loops = isinstance(error, ProviderLoop)
             if error.code == "provider_answer_wrong":
                 changed = self._listed_nothing(error, now())
+            elif isinstance(error.__cause__, TimeoutError) and now() - self.heard_at < HEARD_S:
+                # Some servers answer one request after the other.
+                self.health.unanswered(now())
+                changed = False
             else:
                 refused = error.code in ("provider_key_refused", "provider_key_missing")
                 changed = self.health.failed(now(), error.message, refused=refused)

@@ -157,8 +157,9 @@ class RemoteExchange(Exchange):
                     break  # Not done: the connection is closed, and not kept.
                 self._remote.live.broke_off()
                 raise faults.cut(self._remote.live.provider, error) from error
-            if data and not self._first_byte:
-                self._first_byte = asyncio.get_running_loop().time()
+            if data:
+                now = self._remote.live.heard_at = asyncio.get_running_loop().time()
+                self._first_byte = self._first_byte or now
             if not data:
                 self._done = True
                 if self._renaming is None:

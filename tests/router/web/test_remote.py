@@ -27,6 +27,7 @@ from tests.router.providers.fakes import KEY, Script, Server, completion, failin
 from tests.router.web.fakes import (
     CHAT,
     OPTIONS,
+    SAFETY_S,
     Peer,
     Site,
     chat,
@@ -470,6 +471,35 @@ async def test_a_stream_is_kept_alive_while_nothing_comes_and_ends_if_nothing_do
         answer = await s.ask("POST", CHAT, chat(True, "cloud/big"))
         assert b": keep-alive" in answer.body
         assert "sent nothing for 1 s" in data_of(events_of(answer.body)[-1])["error"]["message"]
+
+
+@pytest.mark.fault("F35")
+async def test_a_provider_that_answers_one_after_the_other_is_not_dead_while_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.begin_stream()
+        await peer.chunk(b'data: {"model":"big","choices":[]}\n\n')
+        await go.wait()
+        await peer.chunk(b"data: [DONE]\n\n")
+        await peer.end_stream()
+
+    async def no_time(peer: Peer) -> None:
+        await peer.left()
+
+    async with remote(tmp_path, script) as s, s.client() as client, asyncio.timeout(SAFETY_S):
+        monkeypatch.setattr("router.providers.link.LOOK_S", 0.05)
+        monkeypatch.setattr("router.providers.live.HEARD_S", SAFETY_S)
+        await client.send("POST", CHAT, chat(True, "cloud/big"))
+        await client.answer(lambda a: b"cloud/big" in a.body)
+        s.cloud.models = no_time
+        assert (await s.providers.test("cloud")).state == State.READY
+        go.set()
+        # After a silence it is what it looks like.
+        monkeypatch.setattr("router.providers.live.HEARD_S", 0.0)
+        assert (await s.providers.test("cloud")).state == State.DOWN
 
 
 async def test_a_client_that_leaves_ends_the_request_there(tmp_path: Path) -> None:
