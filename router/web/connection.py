@@ -202,7 +202,8 @@ class Connection(web.RequestHandler):
             self._ahead += data[whole:]
         request = PlainRequest(self, found.path, head, data[start:whole])
         self._is_theirs = False
-        if not found.begin(request, self):
+        # Whoever reads no answers gets none until then: they would gather here.
+        if self.writing_paused or not found.begin(request, self):
             self.take_over(request, found.handle)
 
     def _await_more(self, data: bytes, wanted: int) -> None:
@@ -289,6 +290,8 @@ class Connection(web.RequestHandler):
     async def _answer(self, request: PlainRequest, handle: PlainHandler) -> None:
         goes_on = False
         try:
+            if self.writing_paused:
+                await self.drained()
             response = await handle(request)
             goes_on = respond.finish(request, response)
         except ConnectionError:

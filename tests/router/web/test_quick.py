@@ -13,6 +13,7 @@ import pytest
 
 from router.errors import ShuttingDown
 from router.web import quick
+from router.web.connection import Connection
 from router.web.quick import Quick
 from tests.router.web.fakes import CHAT, REPLY, SAFETY_S, Answer, Peer, Script, Site, chat, reply, site
 
@@ -341,6 +342,38 @@ async def test_pipelined_requests_are_answered_in_order(monkeypatch: pytest.Monk
         answered = [int(part[:3]) for part in read.split(b"HTTP/1.1 ")[1:]]
         assert answered == [200, 200, 400] * 3
         await w.until(lambda: w.is_clean)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+async def test_who_sends_on_without_reading_gets_no_further_answers(
+    is_quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its answers would gather in memory without bound."""
+    body = b'{"x":"' + b"a" * (256 << 10) + b'"}'
+    waits = asyncio.Event()
+    drained = Connection.drained
+
+    async def noting(self: Connection) -> None:
+        waits.set()
+        await drained(self)
+
+    async def script(peer: Peer) -> None:
+        await peer.answer(body)
+
+    monkeypatch.setattr(Connection, "drained", noting)
+    count = 200
+    async with warm(monkeypatch, script, is_quick=is_quick) as w, w.site.client() as client:
+        asked = chat()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.writer.write((head + b"Content-Length: %d\r\n\r\n" % len(asked) + asked) * count)
+        await w.until(waits.is_set)
+        assert len(w.site.worker.requests) < count
+        read = 0
+        async with asyncio.timeout(SAFETY_S):
+            while read < count * len(body):
+                read += len(await client.reader.read(1 << 20))
+        await w.until(lambda: len(w.noted) == count and w.is_clean)
+        assert w.noted == [200] * count
 
 
 @pytest.mark.parametrize(
