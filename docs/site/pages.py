@@ -113,7 +113,8 @@ def _call(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]
     good = [status for status in operation["responses"] if status < "400"]
     bad = [status for status in operation["responses"] if status >= "400"]
     kinds = sorted({kind for status in good for kind in operation["responses"][status].get("content", {})})
-    yield f"Answers {', '.join(good)} as `{'`, `'.join(kinds)}`; errors {', '.join(bad)}."
+    answers = f"Answers {', '.join(good)} as `{'`, `'.join(kinds)}`" if good else "Always refused"
+    yield f"{answers}; errors {', '.join(bad)}."
 
 
 def _kind(member: Any) -> str:

@@ -9,7 +9,7 @@ from aiohttp.typedefs import Handler
 from msgspec import Struct
 
 from router.catalog.kinds import TYPES
-from router.catalog.options import LoadOptions
+from router.catalog.options import LoadOptions, expected_of
 from router.settings import schema as settings
 from router.web.admin import Admin
 from router.web.engines import EngineCalls
@@ -161,12 +161,18 @@ _SUMMARIES: Final = {
     "/rerank": "Rank documents by how well they answer a query",
 }
 
+
+def _told(expected: str, about: str = "") -> Schema:
+    """A value that is described in words; what it may be depends on more than a schema can say."""
+    return {"description": f"{about} Takes {expected}.".strip()}
+
+
 _LOAD: Final = {
     **_object(
-        pinned=_maybe("boolean"),
-        save_options=_maybe("boolean"),
         **_NAMES,
-        **{name: {} for name in LoadOptions.__struct_fields__},
+        pinned={**_maybe("boolean"), "description": "Never unload it to make room for others."},
+        save_options={**_maybe("boolean"), "description": "Load it with these options from now on."},
+        **{name: _told(expected_of(name)) for name in LoadOptions.__struct_fields__},
     ),
     **_ONE_NAME,
     "additionalProperties": False,
@@ -217,7 +223,10 @@ _ADDED: Final = _closed(
     idle_s={"type": "number", "minimum": 1, "maximum": 86_400},
 )
 _ENGINES: Final = _object("engines", engines={"type": "array", "items": {"type": "object"}})
-_SETTINGS: Final = {"type": "object", "properties": {info.key: {} for info in settings.describe()}}
+_SETTINGS: Final = {
+    "type": "object",
+    "properties": {info.key: _told(info.expected, info.help) for info in settings.describe()},
+}
 _SET: Final = {**_SETTINGS, "additionalProperties": False}
 
 
@@ -275,7 +284,12 @@ def calls(
         admin.unload,
         "Unload a model, or all",
         "Residency",
-        body=_closed(model=_NAME_OR_ALL, model_name=_NAME_OR_ALL, wait=_FLAG, force=_FLAG),
+        body=_closed(
+            model={**_NAME_OR_ALL, "description": "Left out: all models."},
+            model_name=_NAME_OR_ALL,
+            wait={**_FLAG, "description": "Answer when it is gone; true unless it is set."},
+            force={**_FLAG, "description": "Cut answers that are under way."},
+        ),
         optional=True,
         answer=_DONE,
         good=(200, 202),

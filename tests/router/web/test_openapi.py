@@ -65,6 +65,15 @@ async def test_every_route_is_described_under_its_first_path() -> None:
     assert len(described) > 80
 
 
+async def test_options_and_settings_are_described_in_words() -> None:
+    async with site(reply) as s:
+        paths = (await s.ask("GET", "/openapi.json")).json()["paths"]
+    for path in ("/v1/load", "/v1/plan", "/internal/set"):
+        members = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        named = {name for name, member in members.items() if member.get("description", "").endswith(".")}
+        assert set(members) - named <= {"model", "model_name"}, path
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/a", "/v1/health", "/v1/stats", "/v0/system-info"])
 async def test_head_is_get_without_its_body(path: str) -> None:
     async with site(reply) as s, s.client() as client:
