@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, Signal
+from PySide6.QtCore import QEvent, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QEnterEvent,
     QFocusEvent,
-    QFontMetrics,
-    QHelpEvent,
     QHideEvent,
     QKeyEvent,
     QPainter,
@@ -19,14 +17,15 @@ from PySide6.QtGui import (
     QPen,
     QPixmap,
 )
-from PySide6.QtWidgets import QLabel, QProgressBar, QToolTip, QWidget
+from PySide6.QtWidgets import QLabel, QProgressBar, QWidget
 
 from lemon_tray.buttons import by_keyboard
 from lemon_tray.labels import Run, Text
+from lemon_tray.legend import Legend
 from lemon_tray.load_bar import show_value
 from lemon_tray.motion import Motion
 from lemon_tray.paint import fill_claim, fill_model, focus_ring, rounded
-from lemon_tray.placing import flipped, forward, mirrored, put, tip_text, worded
+from lemon_tray.placing import forward, mirrored, put, worded
 from lemon_tray.theme import CONTENT, Look, Role
 from lemon_tray.view import Bar, Segment, SegmentKind
 from router.units import MIB
@@ -34,7 +33,6 @@ from router.units import MIB
 GAP: Final = 1.5
 LEAST: Final = 4.5
 TICK_FROM_END: Final = 3.0
-LEGEND_COLUMNS: Final = (188, 156)
 
 
 def segment_spans(sizes: Sequence[int], total: int, width: float) -> list[tuple[float, float]]:
@@ -108,7 +106,8 @@ class MemoryBar(QProgressBar):
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # a move paints nothing but this
         self._from: dict[str, tuple[float, float, float]] = {}
         self._to: dict[str, tuple[float, float, float]] = {}
-        self._phase = Motion(self, 1.0)
+        self._moving = QRect()
+        self._phase = Motion(self, 1.0, lambda: self._moving)
 
     # What is shown
 
@@ -119,6 +118,7 @@ class MemoryBar(QProgressBar):
         self._from = {key: self._at(key) for key in self._to}
         self._to = self._goals(bar)
         same_device = before is not None and before.id == bar.id and before.total == bar.total
+        self._moving = self._what_moves(before, bar)
         for key, goal in self._to.items():
             self._from.setdefault(key, (goal[0], 0.0, goal[2]))
         duration = self.look.duration(160) if same_device else 0
@@ -127,7 +127,27 @@ class MemoryBar(QProgressBar):
         self._place_stops()
         way = self._way()
         self._phase.go(1.0, duration if way else 0, start=0.0, reach=way)
-        self.update()
+        self.update(self._moving)
+
+    def _what_moves(self, before: Bar | None, bar: Bar) -> QRect:
+        """What has to be painted anew on the way from one bar to the next; what is free is bare ground."""
+        if (
+            before is None
+            or _shape(before) != _shape(bar)
+            or any(s.ring and s.hasFocus() for s in self._stops)
+        ):
+            return self.rect()
+        moved = [
+            place
+            for segment in bar.segments
+            if segment.kind is not SegmentKind.FREE and self._from[segment.key] != self._to[segment.key]
+            for place in (self._from[segment.key], self._to[segment.key])
+        ]
+        if not moved:
+            return QRect()
+        left, right = min(x for x, _, _ in moved), max(x + w for x, w, _ in moved)
+        area = mirrored(self, QRectF(left, 0, right - left, self.height()))
+        return area.toAlignedRect().adjusted(-2, 0, 2, 0)
 
     def _tell_value(self, bar: Bar) -> None:
         used = sum(s.bytes for s in bar.segments if s.kind is not SegmentKind.FREE)
@@ -260,8 +280,11 @@ class MemoryBar(QProgressBar):
             return
         painter.drawPixmap(0, 0, self._ground(trough, radius))
         clip = rounded(trough, radius)
+        dirty = QRectF(event.rect())
         for segment in bar.segments:
-            if segment.kind is not SegmentKind.FREE:
+            x, w, _ = self._at(segment.key)
+            place = mirrored(self, QRectF(x - 1, 0, w + 2, self.height()))
+            if segment.kind is not SegmentKind.FREE and place.intersects(dirty):
                 self._paint_segment(painter, segment, trough, clip)
         if bar.margin:
             self._paint_tick(painter)
@@ -291,15 +314,17 @@ class MemoryBar(QProgressBar):
     def _paint_segment(self, painter: QPainter, segment: Segment, trough: QRectF, clip: QPainterPath) -> None:
         look = self.look
         x, w, arrived = self._at(segment.key)
-        gap = GAP if w > GAP else 0.0
         if w <= 0:
             return
+        # Edges on whole pixels are sharp, and the same whether all or a part is painted.
+        begin, end = self._snapped(x), self._snapped(x + w)
+        edge = self._snapped(x + w - GAP) if w > GAP else end
         painter.save()
         painter.setClipPath(clip)
-        whole = mirrored(self, QRectF(x, trough.top() - 1, w, trough.height() + 2))
+        whole = mirrored(self, QRectF(begin, trough.top() - 1, end - begin, trough.height() + 2))
         painter.fillRect(whole, look.colour("bg"))
         shape = QPainterPath()
-        shape.addRect(mirrored(self, QRectF(x, trough.top(), w - gap, trough.height())))
+        shape.addRect(mirrored(self, QRectF(begin, trough.top(), edge - begin, trough.height())))
         if x < look.px(4) or x + w > trough.width() - look.px(4):
             shape = shape.intersected(clip)  # the ends are round
         match segment.kind:
@@ -312,6 +337,11 @@ class MemoryBar(QProgressBar):
             case _:
                 painter.fillPath(shape, look.colour("others"))
         painter.restore()
+
+    def _snapped(self, x: float) -> float:
+        """The whole pixel of the screen that is next to `x`."""
+        ratio = self.devicePixelRatioF()
+        return round(x * ratio) / ratio
 
     def _paint_tick(self, painter: QPainter) -> None:
         x = self._tick_x()
@@ -334,127 +364,10 @@ class MemoryBar(QProgressBar):
         painter.drawText(trough, int(Qt.AlignmentFlag.AlignCenter), worded(self, text))
 
 
-class Legend(QWidget):
-    """Swatch, name and number of each segment, in two columns."""
-
-    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.look = look
-        self._segments: tuple[Segment, ...] = ()
-        self.cut: dict[int, str] = {}
-
-    def show_segments(self, segments: tuple[Segment, ...]) -> None:
-        if segments != self._segments:
-            self._segments = segments
-            self.update()
-
-    def restyle(self) -> None:
-        self.update()
-
-    def rows(self) -> int:
-        return (len(self._segments) + 1) // 2
-
-    def cells(self) -> list[QRectF]:
-        """Where each entry stands: row by row up to three entries, column by column from four on."""
-        px, rows = self.look.px, self.rows()
-        left, right = (px(w) for w in LEGEND_COLUMNS)
-        cells = []
-        for index in range(len(self._segments)):
-            if len(self._segments) <= 3:
-                row, column = divmod(index, 2)
-            else:
-                column, row = divmod(index, rows)
-            x, width = (0, left) if column == 0 else (self.width() - right, right)
-            cells.append(QRectF(x, row * px(20), width, px(20)))
-        return cells
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self.cut.clear()
-        for index, (segment, cell) in enumerate(zip(self._segments, self.cells(), strict=True)):
-            self._paint_entry(painter, index, segment, cell)
-
-    def _paint_entry(self, painter: QPainter, index: int, segment: Segment, cell: QRectF) -> None:
-        look, px = self.look, self.look.px
-        metrics = look.metrics(Role.SMALL)
-        side = px(12)
-        swatch = mirrored(self, QRectF(cell.left(), cell.center().y() - side / 2, side, side))
-        paint_swatch(painter, look, swatch, segment)
-        painter.setFont(look.font(Role.SMALL))
-        baseline = cell.top() + (cell.height() - metrics.height()) / 2 + metrics.ascent()
-        number = metrics.horizontalAdvance(segment.value)
-        painter.setPen(look.colour("ink"))
-        painter.drawText(QPointF(flipped(self, cell.right() - number, number), baseline), segment.value)
-        x = cell.left() + px(20)
-        note = segment.note
-        note_width = metrics.horizontalAdvance(note) + px(8) if note else 0
-        room = int(cell.right() - number - px(8) - note_width - x)
-        if note and metrics.horizontalAdvance(segment.label) > room:
-            note, room = "", room + note_width  # the name matters more: the swatch and the tip say it too
-        label = metrics.elidedText(segment.label, Qt.TextElideMode.ElideMiddle, room)
-        if label != segment.label:
-            self.cut[index] = segment.label
-        width = metrics.horizontalAdvance(label)
-        painter.drawText(QPointF(flipped(self, x, width), baseline), worded(self, label))
-        if note:
-            painter.setPen(look.colour("ink2"))
-            beside = flipped(self, x + width + px(8), note_width - px(8))
-            painter.drawText(QPointF(beside, baseline), worded(self, note))
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
-            for index, cell in enumerate(self.cells()):
-                if index in self.cut and mirrored(self, cell).contains(QPointF(event.pos())):
-                    QToolTip.showText(event.globalPos(), tip_text(self.cut[index]), self)
-                    return True
-            return False
-        return super().event(event)
-
-
-def paint_swatch(painter: QPainter, look: Look, area: QRectF, segment: Segment) -> None:
-    """The small square that ties a name to its segment."""
-    shape = rounded(area, look.px(2))
-    match segment.kind:
-        case SegmentKind.MODEL:
-            arrived = 0.0 if segment.reserved else 1.0
-            fill_model(painter, look, shape, segment.number, arrived, area.left())
-        case SegmentKind.FREE:
-            painter.setPen(QPen(look.colour("ctl"), 1))
-            painter.setBrush(look.colour("track"))
-            painter.drawPath(rounded(area.adjusted(0.5, 0.5, -0.5, -0.5), look.px(2)))
-        case SegmentKind.MORE:
-            painter.fillPath(shape, look.colour("ink"))
-        case SegmentKind.CLAIM:
-            fill_claim(painter, look, shape)
-        case SegmentKind.OTHERS:
-            painter.fillPath(shape, look.colour("others"))
-
-
-class Swatch(QWidget):
-    """A model's square in front of its name."""
-
-    def __init__(self, look: Look, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.look = look
-        self._number = 0
-        self._hatched = False
-        self.setFixedSize(look.px(12), look.px(12))
-
-    def restyle(self) -> None:
-        self.setFixedSize(self.look.px(12), self.look.px(12))
-        self.update()
-
-    def show_model(self, number: int, hatched: bool) -> None:
-        if (number, hatched) != (self._number, self._hatched):
-            self._number, self._hatched = number, hatched
-            self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        shape = rounded(QRectF(self.rect()), self.look.px(2))
-        fill_model(painter, self.look, shape, self._number, 0.0 if self._hatched else 1.0)
+def _shape(bar: Bar) -> tuple[object, ...]:
+    """What a bar looks like but for how wide its segments are."""
+    looks = tuple((s.key, s.kind, s.number, s.reserved > 0) for s in bar.segments)
+    return bar.id, bar.total, bar.margin, bar.compact, bar.reason, looks
 
 
 class DeviceBlock(QWidget):
@@ -512,53 +425,3 @@ class DeviceBlock(QWidget):
             y += px(2)
             y += self.note.place(0, y, width)
         self.setFixedSize(width, y)
-
-
-class Tip(QWidget):
-    """The dark box that names a segment and its bytes. A child of the panel, so it needs no window."""
-
-    def __init__(self, look: Look, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.look = look
-        self._host = parent
-        self._lines: tuple[str, ...] = ()
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self.hide()
-
-    def show_at(self, stop: QWidget, lines: tuple[str, ...]) -> None:
-        """Show `lines` below `stop`, or above it where there is no room."""
-        if not lines:
-            return
-        self._lines = lines
-        px, parent = self.look.px, self._host
-        widest = max(self._metrics(i).horizontalAdvance(line) for i, line in enumerate(lines))
-        width = min(widest + px(24), parent.width() - px(16))
-        height = len(lines) * px(16) + px(16)
-        middle = stop.mapTo(parent, QPoint(stop.width() // 2, 0))
-        below = stop.mapTo(parent, QPoint(0, stop.height())).y() + px(8)
-        y = below if below + height <= parent.height() - px(4) else middle.y() - height - px(8)
-        x = min(max(middle.x() - width // 2, px(8)), parent.width() - width - px(8))
-        self.setGeometry(x, y, width, height)
-        self.raise_()
-        self.show()
-        self.update()
-
-    def lines(self) -> tuple[str, ...]:
-        return self._lines
-
-    def _metrics(self, index: int) -> QFontMetrics:
-        return self.look.metrics(Role.SMALL_BOLD if index == 0 and len(self._lines) > 1 else Role.SMALL)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        look, painter, px = self.look, QPainter(self), self.look.px
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(look.colour("ink"))
-        painter.drawRoundedRect(QRectF(self.rect()), px(6), px(6))
-        painter.setPen(look.colour("bg"))
-        for index, line in enumerate(self._lines):
-            bold = index == 0 and len(self._lines) > 1
-            painter.setFont(look.font(Role.SMALL_BOLD if bold else Role.SMALL))
-            area = QRectF(px(12), px(8) + index * px(16), self.width() - px(24), px(16))
-            text = self._metrics(index).elidedText(line, Qt.TextElideMode.ElideMiddle, int(area.width()) + 1)
-            painter.drawText(area, int(Qt.AlignmentFlag.AlignVCenter), worded(self, text))

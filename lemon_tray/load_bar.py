@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF
+from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QProgressBar, QWidget
 
@@ -17,11 +17,12 @@ def show_value(bar: QProgressBar, value: int, most: int) -> None:
 
     Qt would paint it at once, in the middle of whatever goes on.
     """
-    if (bar.value(), bar.maximum()) != (value, most):
-        bar.setUpdatesEnabled(False)
+    if bar.maximum() != max(1, most):
         bar.setRange(0, max(1, most))
+    if bar.value() != min(value, most):
+        bar.setAttribute(Qt.WidgetAttribute.WA_UpdatesDisabled, True)  # `setUpdatesEnabled` paints all of it
         bar.setValue(min(value, most))
-        bar.setUpdatesEnabled(True)
+        bar.setAttribute(Qt.WidgetAttribute.WA_UpdatesDisabled, False)
 
 
 class LoadBar(QProgressBar):

@@ -7,9 +7,9 @@ from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
-from lemon_tray.bars import Swatch
 from lemon_tray.buttons import Button, IconButton, WordButton
 from lemon_tray.labels import Run, Text
+from lemon_tray.legend import Swatch
 from lemon_tray.load_bar import LoadBar
 from lemon_tray.paint import draw_glyph
 from lemon_tray.placing import flipped, put, tip_text

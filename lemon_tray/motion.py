@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from PySide6.QtCore import QAbstractAnimation, QEasingCurve, QVariantAnimation
+from PySide6.QtCore import QAbstractAnimation, QEasingCurve, QRect, QVariantAnimation
 from PySide6.QtWidgets import QWidget
 
 FRAME_MS: Final = 30
@@ -17,11 +18,12 @@ STEP_PX: Final = 1.5
 class Motion(QVariantAnimation):
     """A number of `widget` on its way to a goal, fast first; each step repaints the widget.
 
-    The widget calls `finish` when it is hidden.
+    `area` tells what of the widget that is, if not all of it. The widget calls `finish` when it is hidden.
     """
 
-    def __init__(self, widget: QWidget, at: float = 0.0) -> None:
+    def __init__(self, widget: QWidget, at: float = 0.0, area: Callable[[], QRect] | None = None) -> None:
         super().__init__(widget)
+        self._area = area
         self.at = at
         self._drawn_ms = 0
         self._least = 0.0
@@ -68,4 +70,7 @@ class Motion(QVariantAnimation):
     def _set(self, value: float) -> None:
         if value != self.at:
             self.at = value
-            self._widget.update()
+            if self._area is None:
+                self._widget.update()
+            else:
+                self._widget.update(self._area())

@@ -24,7 +24,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from lemon_tray.banner_section import BannerSection
-from lemon_tray.bars import DeviceBlock, Tip
+from lemon_tray.bars import DeviceBlock
 from lemon_tray.controls_section import ControlsSection
 from lemon_tray.devices_section import DevicesSection
 from lemon_tray.edits import Edits
@@ -35,6 +35,7 @@ from lemon_tray.pool_section import PoolSection
 from lemon_tray.providers_section import ProvidersSection
 from lemon_tray.section import Section
 from lemon_tray.theme import WIDTH, Look
+from lemon_tray.tip import Tip
 from lemon_tray.view import Command, Controls, Kind, PanelView
 from lemon_tray.words import translate
 

@@ -6,14 +6,16 @@ import itertools
 
 import msgspec
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QPaintEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from lemon_tray.bars import GAP, LEAST, DeviceBlock, segment_spans
 from lemon_tray.panel import Panel
 from lemon_tray.theme import DARK, LIGHT, Look, Pattern, high_contrast, segment_style
+from router.snapshot import Snapshot
 from tests.ui import canned
 from tests.ui.conftest import Paints, active, contrast, exposed, view_of
 
@@ -205,3 +207,58 @@ def test_a_note_to_a_name_gives_way_to_the_name(look: Look, qtbot: QtBot) -> Non
     block.show_bar(view_of(canned.full()).bars[0])
     block.legend.grab()
     assert block.legend.cut == {}
+
+
+def moved(of: Snapshot, others: int, progress: float) -> Snapshot:
+    """The same devices with other readings: other programs hold `others` MiB more, a load is further on."""
+    devices = []
+    for d in of.devices:
+        segments = tuple(
+            msgspec.structs.replace(s, reserved=int(s.bytes * (1 - progress))) if s.reserved else s
+            for s in d.segments
+        )
+        free = d.free - (others << 20) if d.free is not None else None
+        devices.append(
+            msgspec.structs.replace(d, others=d.others + (others << 20), free=free, segments=segments)
+        )
+    return msgspec.structs.replace(of, devices=tuple(devices))
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_what_is_painted_in_part_is_the_same_as_painted_whole(
+    mirror: bool, panel: Panel, qtbot: QtBot
+) -> None:
+    of = canned.loading()
+    block = DeviceBlock(panel.look)
+    qtbot.addWidget(block)
+    if mirror:
+        block.setLayoutDirection(Qt.LayoutDirection.RightToLeft)
+    block.setAutoFillBackground(True)
+    block.show_bar(view_of(of).bars[0])
+    block.show()
+    exposed(block, qtbot)
+    steps = [(1, 0.5), (300, 0.6), (5_000, 0.6), (0, 0.61), (700, 0.9), (1, 0.9)]
+    parts = []
+    for others, progress in steps:
+        with_paints = Areas(block.bar)
+        block.show_bar(view_of(moved(of, others, progress)).bars[0])
+        QApplication.processEvents()
+        parts.append(with_paints.widest / block.bar.width())
+        on_screen = block.screen().grabWindow(block.winId()).toImage()
+        whole = block.grab().toImage()
+        assert on_screen.convertToFormat(whole.format()) == whole, (others, progress)
+    assert min(parts) < 0.5  # what stands still is left alone
+
+
+class Areas(QObject):
+    """The widest stretch of a widget that is painted from now on, in px."""
+
+    def __init__(self, widget: QWidget) -> None:
+        super().__init__(widget)
+        self.widest = 0
+        widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QPaintEvent):
+            self.widest = max(self.widest, event.rect().width())
+        return False
