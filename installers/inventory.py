@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.parse
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -98,6 +98,8 @@ def _libraries(sources: Iterable[str]) -> tuple[SystemPackage, ...]:
     owned = [source for source in sources if source.startswith(("/usr/lib/", "/lib/"))]
     if not owned or shutil.which("dpkg-query") is None:
         return ()
+    # /lib leads to /usr/lib, and packages list their files as being in either.
+    owned += [source.removeprefix("/usr") for source in owned if source.startswith("/usr/lib/")]
     asked = subprocess.run(
         ["dpkg-query", "--search", *owned], capture_output=True, text=True, check=False
     ).stdout
@@ -172,6 +174,25 @@ def _dependencies(found: dict[str, _Distribution]) -> list[dict[str, Any]]:
     return edges
 
 
+def _qt(found: Mapping[str, _Distribution]) -> list[dict[str, Any]]:
+    """Qt itself, whose faults are told under its own name. Its bindings' wheel brings it."""
+    bindings = found.get("pyside6-essentials")
+    if bindings is None:
+        return []
+    purl = f"pkg:generic/qt@{bindings.version}"
+    licences = [{"license": {"id": "LGPL-3.0-only"}}]
+    return [
+        {
+            "type": "framework",
+            "bom-ref": purl,
+            "name": "Qt",
+            "version": bindings.version,
+            "purl": purl,
+            "licenses": licences,
+        }
+    ]
+
+
 def sbom(contents: Contents) -> str:
     """What is inside, in CycloneDX's form."""
     found = {_plain(one.metadata["Name"]): one for one in contents.packages}
@@ -193,7 +214,7 @@ def sbom(contents: Contents) -> str:
         }
         for library in contents.libraries
     ]
-    components = [*(_component(one) for one in found.values()), *libraries, python]
+    components = [*(_component(one) for one in found.values()), *_qt(found), *libraries, python]
     product = f"{project.NAME}@{project.VERSION}"
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

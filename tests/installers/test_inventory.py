@@ -18,7 +18,8 @@ def test_what_is_locked_is_listed_with_its_terms(inventory: ModuleType) -> None:
     document = json.loads(inventory.sbom(contents))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     components = {component["name"]: component for component in document["components"]}
-    assert {"PySide6_Essentials", "xllamacpp", "aiohttp", "CPython"} <= set(components)
+    assert {"PySide6_Essentials", "Qt", "xllamacpp", "aiohttp", "CPython"} <= set(components)
+    assert components["Qt"]["version"] == importlib.metadata.version("PySide6_Essentials")
     assert not set(components) & {"pytest", "pyinstaller"}
     aiohttp = components["aiohttp"]
     assert aiohttp["purl"] == f"pkg:pypi/aiohttp@{importlib.metadata.version('aiohttp')}"
@@ -65,3 +66,25 @@ def test_only_what_was_taken_is_listed_with_the_packages_of_its_libraries(
     assert {component["name"] for component in document["components"]} == {"aiohttp", "CPython", "zlib1g"}
     assert any(component.get("purl", "").endswith("/zlib1g@1%3A1.2") for component in document["components"])
     assert "zlib1g 1:1.2" in inventory.third_party(contents)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries of the system are taken along on Linux only")
+def test_a_library_is_found_by_either_name_of_its_folder(
+    inventory: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyInstaller's list has files in /usr/lib, where /lib leads; packages may list them in /lib."""
+    tool = tmp_path / "dpkg-query"
+    tool.write_text(
+        "#!/bin/bash\n"
+        "shown=$1; shift\n"
+        '[ "$shown" = --search ] || { shift; printf "%s\\t1\\tsource\\n" "${@%:*}"; exit; }\n'
+        'for f; do case "$f" in\n'
+        '/lib/x/libz.so.1) echo "zlib1g:amd64: $f" ;;\n'
+        '/usr/lib/x/libpng.so) echo "libpng:amd64: $f" ;;\n'
+        '*) echo "dpkg-query: no path found matching pattern $f" >&2 ;;\n'
+        "esac; done\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = inventory._libraries(["/usr/lib/x/libz.so.1", "/usr/lib/x/libpng.so", "/opt/python/libpython.so"])
+    assert [library.name for library in found] == ["libpng", "zlib1g"]
