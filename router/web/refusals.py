@@ -22,6 +22,9 @@ _NOT_SUPPORTED: Final = " input is not supported"
 _TOO_LONG: Final = re.compile(
     r"input \((\d+) tokens\) is too large to process.*current batch size: (\d+)", re.DOTALL
 )
+# How it names the field that is wrong, and in which words of the library that it reads JSON with.
+_FIELD: Final = re.compile(r"Field '([\w.\[\]]+)': (?:\[json\.exception\.[\w.]+\] )?(.+)", re.DOTALL)
+_TOO_MANY_ANSWERS: Final = re.compile(r"Value must be between 1 <= value <= (\d+), but got (\d+)")
 _MEDIA: Final = {"image": "images", "audio": "sound", "video": "videos"}
 
 
@@ -41,8 +44,10 @@ def error_of(status: int, body: bytes, *, model: str, path: str) -> RouterError:
             "images."
         )
     error = _error_in(body)
+    words = str(error.get("message") or "")
+    if status == 400 and (named := _FIELD.fullmatch(words)):
+        return WorkerError({**error, **_wrong_field(named[1], named[2], model)}, status=400)
     if status == 500:
-        words = str(error.get("message") or "")
         medium = words.partition(_NOT_SUPPORTED)[0]
         if medium in _MEDIA:
             return _cannot_take(model, medium)
@@ -59,6 +64,15 @@ def error_of(status: int, body: bytes, *, model: str, path: str) -> RouterError:
         if words.lower().startswith(_CONTRADICTION):
             return BadRequest(words)
     return WorkerError(error, status=_passed_status(status))
+
+
+def _wrong_field(field: str, what: str, model: str) -> dict[str, str]:
+    told = {"param": field, "message": f"`{field}` is wrong: {what[:1].lower()}{what[1:]}"}
+    if field == "n" and (many := _TOO_MANY_ANSWERS.fullmatch(what)):
+        slots = "1 slot" if many[1] == "1" else f"{many[1]} slots"
+        told["message"] = f"`n` is {many[2]}, but {model} is loaded with {slots}, and each answer takes one."
+        told["hint"] = f"Load it with parallel={many[2]} or more, or ask several times."
+    return told
 
 
 def _cannot_take(model: str, medium: str) -> BadRequest:

@@ -47,6 +47,40 @@ async def test_a_fault_of_the_client_is_a_400_whatever_the_engine_calls_it(
 
 
 @pytest.mark.parametrize(
+    ("said", "param", "told", "hint"),
+    [
+        (
+            "Field 'max_tokens': [json.exception.type_error.302] type must be number, but is string",
+            "max_tokens",
+            "`max_tokens` is wrong: type must be number, but is string",
+            None,
+        ),
+        (
+            "Field 'top_k': Value must be between 0 <= value <= 9, but got -5",
+            "top_k",
+            "`top_k` is wrong: value must be between 0 <= value <= 9, but got -5",
+            None,
+        ),
+        (
+            "Field 'n': Value must be between 1 <= value <= 1, but got 3",
+            "n",
+            "`n` is 3, but alpha is loaded with 1 slot, and each answer takes one.",
+            "Load it with parallel=3 or more, or ask several times.",
+        ),
+        ("request (9 tokens) exceeds the available context size", None, None, None),
+    ],
+)
+def test_the_field_that_an_engine_finds_wrong_is_named(
+    said: str, param: str | None, told: str | None, hint: str | None
+) -> None:
+    error = error_of(400, _said(said, 400), model="alpha", path=CHAT)
+    assert (error.status, error.message) == (400, told or said)
+    body = error.body()["error"]
+    assert (body["param"], body["message"], body["hint"]) == (param, told or said, hint)
+    assert body["code"] == 400  # What else the engine says stays.
+
+
+@pytest.mark.parametrize(
     "message", ["Failed to parse the state file: gone", "out of memory", "vector::_M_default_append", ""]
 )
 async def test_a_fault_of_the_engine_stays_one(message: str) -> None:
