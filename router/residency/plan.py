@@ -178,10 +178,7 @@ class _Planner(Admitting):
     def _serve(self, waiter: WaiterRow, resident: Planned) -> None:
         model, model_type = resident.row.model, resident.row.type
         if waiter.wants is Wants.LOAD and not agrees(waiter, resident):
-            if resident.drain is None and self._can_reload(waiter, resident):
-                self._let_go(resident, Why.OPTIONS)
-            if waiter.id in self.waiting:
-                self._claim(model, model_type, "is reloaded with other options")
+            self._reload(waiter, resident)
             return
         if resident.drain is not None and (waiter.wants is not Wants.HELPER or not self._is_helper(resident)):
             self._claim(model, model_type, "is unloaded first, and then loaded again", brief=False)
@@ -205,11 +202,17 @@ class _Planner(Admitting):
         if waiter.wants is Wants.LOAD and not agrees(waiter, resident):
             others = (w for w in self._waiters(resident) if agrees(w, resident))
             if not any(others):
-                self._let_go(resident, Why.OPTIONS)
-                self._claim(resident.row.model, resident.row.type, "is reloaded with other options")
+                self._reload(waiter, resident)
                 return
         resident.wanted_ahead = True
         self.blocked[waiter.model] = Wait(f"{waiter.model} is loading")
+
+    def _reload(self, waiter: WaiterRow, resident: Planned) -> None:
+        """Load a model anew, with the options that the waiter names, if that is possible."""
+        if resident.drain is None and self._can_reload(waiter, resident):
+            self._let_go(resident, Why.OPTIONS)
+        if waiter.id in self.waiting:
+            self._claim(resident.row.model, resident.row.type, "is reloaded with other options")
 
     # Idle, and pressure
 

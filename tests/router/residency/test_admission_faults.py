@@ -493,6 +493,23 @@ async def test_a_load_that_has_to_wait_as_asked_takes_no_request_with_it():
         await busy
 
 
+@pytest.mark.parametrize("moment", ["loading", "ready"])
+@virtual
+async def test_a_load_that_is_impossible_as_asked_ends_no_load_and_no_model(moment: str):
+    cards = (gpu(0, 24 * GIB, others=20 * GIB), gpu(1, 24 * GIB))
+    async with home(sized("A", 8), devices=cards, load_s=3.0) as house:
+        first = asyncio.ensure_future(house.reconciler.load("A"))
+        await asyncio.sleep(1.0)
+        if moment == "loading":
+            first.cancel()  # Nobody waits for it any more, and still it goes on.
+        else:
+            await first
+        assert (await refused(house.reconciler.load("A", LoadOptions(device=("gpu0",))))).status == 507
+        await house.use("A")
+        assert house.engine.starts == ["A"]
+        await asyncio.gather(first, return_exceptions=True)
+
+
 @virtual
 async def test_an_impossible_load_while_paused_lets_no_request_in():
     cards = (gpu(0, 24 * GIB, others=20 * GIB), gpu(1, 24 * GIB))
