@@ -263,6 +263,22 @@ class _Writer:
             self._file.append(text)
 
 
+class _Open:
+    """A lock that anybody may pass at any time."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        return None
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
 class _Handler(logging.Handler):
     """Finishes the texts where the event happens, and hands them over without ever waiting."""
 
@@ -271,8 +287,8 @@ class _Handler(logging.Handler):
         self._writer = writer
 
     def createLock(self) -> None:
-        """None is needed: putting on the list is one step."""
-        self.lock = None
+        """None is needed: putting on the list is one step. From Python 3.13 on there has to be one."""
+        self.lock = _Open()  # type: ignore[assignment]  # all that a handler asks of a lock
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -116,6 +116,21 @@ def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     assert "No log file in" in stream.getvalue()
 
 
+def test_lines_come_however_python_locks_a_handler() -> None:
+    """Up to 3.12 it asks whether there is a lock, and takes it; from 3.13 on it enters it unasked."""
+    stream = io.StringIO()
+    handle = logs.set_up(None, stream=stream)
+    handler = handle._handler
+    record = logging.LogRecord("router.test", logging.INFO, "", 0, "from %s", ("3.13",), None)
+    with handler.lock:  # type: ignore[union-attr]  # what is tested is that there is one
+        handler.emit(record)
+    handler.acquire()
+    handler.release()
+    logging.getLogger("router.test").info("from this one")
+    handle.stop()
+    assert [line.rpartition(": ")[2] for line in lines(stream)] == ["from 3.13", "from this one"]
+
+
 def test_a_full_disk_is_no_fault_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not written is tried once more by the file's close."""
 
