@@ -15,7 +15,7 @@ import msgspec
 
 from lemon_tray.names import Clock, base_url, is_right_to_left, isolated, local_clock, percent, plain
 from lemon_tray.present_banners import present_banners
-from lemon_tray.present_devices import Reading, device_labels, devices_note, present_bars
+from lemon_tray.present_devices import Reading, device_labels, devices_note, present_bars, usable_devices
 from lemon_tray.present_engines import ENGINE
 from lemon_tray.present_menu import present_menu
 from lemon_tray.present_models import failed_rows, load_progress, models_note, resident_row
@@ -23,7 +23,7 @@ from lemon_tray.present_pool import present_pool
 from lemon_tray.present_providers import provider_rows
 from lemon_tray.view import Banner, BannerKind, Controls, FeedRow, Head, Mark, PanelView
 from lemon_tray.words import counted, translate
-from router.snapshot import NoticeView, ResidentState, ResidentView, Snapshot, Status
+from router.snapshot import DeviceState, NoticeView, ResidentState, ResidentView, Snapshot, Status
 from router.units import NBSP
 
 FEED_ROWS: Final = 30
@@ -140,7 +140,7 @@ def _title(
 ) -> str:
     ready = translate("Head", "Paused") if snapshot.paused else translate("Head", "Ready")
     if status is Status.ERROR:
-        return translate("Head", "Error")
+        return _error_title(snapshot, banners)
     if len(loading) == 1:
         name = plain(loading[0].model, 40)
         return translate("Head", "Loading {model} · {percent}").format(
@@ -160,6 +160,16 @@ def _title(
     if not snapshot.models:
         return translate("Head", "{state} · no models").format(state=ready)
     return ready
+
+
+def _error_title(snapshot: Snapshot, banners: Sequence[Banner]) -> str:
+    """Which device it is, if that is all that is wrong."""
+    unknown = [d for d in usable_devices(snapshot) if d.state is DeviceState.UNKNOWN]
+    errors = sum(banner.kind is BannerKind.ERROR for banner in banners)
+    if len(unknown) != 1 or errors > 1 or snapshot.degraded:
+        return translate("Head", "Error")
+    name = plain(unknown[0].label or unknown[0].name, 24)
+    return translate("Head", "Error · {device} unknown").format(device=name)
 
 
 def _controls(snapshot: Snapshot) -> Controls:

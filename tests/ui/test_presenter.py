@@ -42,7 +42,7 @@ def failing(*models: str) -> Snapshot:
         (canned.warning(), "Ready · 1 warning", Status.WARNING),
         (canned.notice(), "Ready · 1 notice", Status.WARNING),
         (failing("A", "B"), "Ready · 2 warnings", Status.WARNING),
-        (canned.lost(), "Error", Status.ERROR),
+        (canned.lost(), "Error · CUDA1 unknown", Status.ERROR),
         (canned.unresolved(), f"Loading Gemma-3-4B · 43{NBSP}%", Status.WARNING),
     ],
 )
