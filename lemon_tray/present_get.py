@@ -123,6 +123,7 @@ def stage_text(download: DownloadView) -> str:
     words = {
         "resolving": translate("Get", "Asking the hub"),
         "waiting": translate("Get", "Waiting for another download"),
+        "checking": translate("Get", "Checking what is here already"),
         "placing": translate("Get", "Checked; putting it in its place"),
     }
     return words.get(download.stage, translate("Get", "Fetching"))

@@ -37,6 +37,7 @@ SPARE: Final = 64 << 20
 
 RESOLVING: Final = "resolving"
 WAITING: Final = "waiting"
+CHECKING: Final = "checking"
 DOWNLOADING: Final = "downloading"
 PLACING: Final = "placing"
 
@@ -45,8 +46,8 @@ class PullProgress(Struct, frozen=True):
     """How far a pull is.
 
     Attributes:
-        stage: `resolving`: the hub is asked; `waiting`: another pull fetches the same file; `downloading`;
-            `placing`: all is here and checked.
+        stage: `resolving`: the hub is asked; `waiting`: another pull fetches the same file; `checking`: what
+            is here of a file is read, to be sure of it; `downloading`; `placing`: all is here and checked.
         done, total: bytes of all files; `total` is None until the hub has told.
         file: the file under way, by its path in the repository, with its SHA-256 and bytes.
     """
@@ -200,6 +201,9 @@ class _Fetching:
             self._told(file, file.size, done=self._before)
 
     async def _one(self, file: HubFile) -> None:
+        kept = await self._thread.do(self._cache.kept, self._listing.commit, file)
+        if kept:
+            self._told(file, kept, CHECKING)
         if await self._thread.do(self._cache.has_blob, file, self._thread.cancelled):
             return
         lock = await self._thread.do(self._cache.lock, file)

@@ -24,6 +24,7 @@ from router.settings import keyring as keyrings
 _WORDS: Final = {
     "resolving": "Asking the hub",
     "waiting": "Waiting for another pull of the same file",
+    "checking": "Checking what is here already",
     "placing": "Checked; putting it in its place",
 }
 #: Deleting many large files takes a while on some file systems.

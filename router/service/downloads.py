@@ -95,6 +95,9 @@ class Downloads:
 
         def progress(done: int, total: int | None, stage: str = "", /) -> None:
             view = self._views[name]
+            if stage != view.stage:
+                # What was here before was not fetched in this moment.
+                meter.restart()
             is_step = total is None or done == total or (done - view.done) * 100 >= total
             if is_step or stage != view.stage or total != view.total or meter.is_due():
                 per_s = meter.count(done)
@@ -145,6 +148,10 @@ class _Meter:
         self._clock = clock
         self._shown = clock()
         self._marks: list[tuple[float, int]] = []
+
+    def restart(self) -> None:
+        """Forget what was counted."""
+        self._marks.clear()
 
     def is_due(self) -> bool:
         """It is time to show how far it is, whatever that is."""

@@ -30,6 +30,7 @@ _SUCCESS: Final = {"status": "success"}
 _STAGES: Final = {
     "resolving": "pulling manifest",
     "waiting": "waiting for another pull of the same file",
+    "checking": "verifying sha256 digest",
     "placing": "writing manifest",
 }
 _SHOWN_HEX: Final = 12

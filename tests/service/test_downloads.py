@@ -39,6 +39,23 @@ async def begin(downloads: Downloads, name: str = "m") -> tuple[Step, Any]:
     return step, end
 
 
+async def test_what_was_here_before_counts_in_no_rate() -> None:
+    clock, changes = Clock(), []
+    downloads = Downloads(lambda: changes.append(downloads.views[0]), clock)
+    step, end = await begin(downloads)
+    total = 100 << 30
+    step.progress(0, None, "resolving")
+    clock.now += 1
+    step.progress(50 << 30, total, "checking")
+    clock.now += 1
+    step.progress(50 << 30, total, "downloading")
+    clock.now += 1
+    step.progress((50 << 30) + 10_000_000, total, "downloading")
+    assert changes[-1].per_s == pytest.approx(10_000_000, rel=0.01)
+    step.end.set_result(None)
+    await end
+
+
 async def test_a_large_one_is_shown_often_enough_and_with_its_rate() -> None:
     clock, changes = Clock(), []
     downloads = Downloads(lambda: changes.append(downloads.views[0]), clock)

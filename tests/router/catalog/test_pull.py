@@ -207,6 +207,17 @@ async def interrupt(site: Site, hub: LocalHub, chance: random.Random) -> None:
         assert MODEL.startswith(part.read_bytes())
 
 
+async def test_that_the_beginning_is_read_again_is_told(site: Site, hub: LocalHub) -> None:
+    """Of a large file that takes minutes."""
+    part = site.cache.blobs / f"{sha256(MODEL)}{INCOMPLETE}"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(MODEL[:1_000_000])
+    await site.pull()
+    told = [progress for progress in site.told if progress.stage == "checking"]
+    assert [(each.done, each.total, each.file_done) for each in told] == [(1_000_000, len(MODEL), 1_000_000)]
+    assert site.told[-1].stage == "placing"
+
+
 async def interrupted(site: Site, hub: LocalHub, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(chance.randrange(1, 4)):
