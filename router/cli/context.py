@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from router.cli.client import Client
 from router.cli.status import plain
 from router.errors import RouterError
-from router.instance import read_holder
+from router.instance import Holder, read_holder
 from router.paths import Paths
 from router.settings.store import SettingsStore
 from router.web.keyfile import FILE_NAME, VARIABLE, KeyFile, system_keyring
 
+#: From taking its lock to answering; a machine that is busy may take long over it.
+STARTS_WITHIN_S: Final = 10.0
+PAUSE_S: Final = 0.05
 # A router that listens on every address is asked on the local one.
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
@@ -37,13 +41,22 @@ class Context:
         if self._endpoint is not None:
             # A key of this machine's is not for wherever that may be.
             return Client(self._endpoint, self._given_key())
-        holder = read_holder(self.paths.state_dir)
+        holder = self._ready_holder()
         if holder is not None and holder.endpoint:
             return Client(holder.endpoint, self._given_key(), self._own_key)
         store = self.store()
         host = _EVERYWHERE.get(store.settings.host, store.settings.host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}"
         return Client(url, self._given_key(), self._own_key)
+
+    def _ready_holder(self) -> Holder | None:
+        """The instance that runs; one that is just starting is given a while to tell where it answers."""
+        end = time.monotonic() + STARTS_WITHIN_S
+        while (holder := read_holder(self.paths.state_dir)) is not None and not holder.endpoint:
+            if time.monotonic() > end:
+                break
+            time.sleep(PAUSE_S)  # noqa: TID251  # there is no loop in a command
+        return holder
 
     def _given_key(self) -> str:
         return self.environ.get(VARIABLE, "").strip()

@@ -300,6 +300,17 @@ async def test_another_program_at_the_port_is_suspected(
     assert "another program may hold that port" in capsys.readouterr().err
 
 
+async def test_one_that_is_starting_is_waited_for(
+    endpoint: str, paths: Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = InstanceLock(paths.state_dir)
+    assert lock.acquire()
+    monkeypatch.setattr("router.cli.context.time.sleep", lambda _s: lock.set_endpoint(endpoint))
+    assert await run("status") == 0
+    assert "Lemon Tray 9.9.7" in capsys.readouterr().out
+    lock.release()
+
+
 async def test_nothing_running_is_exit_status_three(capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["status"], ["load", "m"], ["unload"]):
         assert await run(*command, "--endpoint", "127.0.0.1:1") == 3
