@@ -28,7 +28,8 @@ from router.residency.world import Wants
 from router.service.names import Names
 from router.settings.schema import Settings
 from router.snapshot import PolicyView
-from router.web.relay import NotReached, Relay, UpstreamError
+from router.web.relay import Relay
+from router.web.upstream import NotReached, UpstreamError
 
 AskRemote = Callable[[Model, str, bytes, float], Awaitable[tuple[int, bytes]]]
 

@@ -26,7 +26,7 @@ from router.web.lines import LineStream
 from router.web.notes import NOTES
 from router.web.options import WebOptions
 from router.web.plain import PlainRequest
-from router.web.relay import BadAnswer, Broken, Exchange, NotReached, Relay, Silent, UpstreamError
+from router.web.relay import Exchange, Relay
 from router.web.remote import exchange_with
 from router.web.routing import GivesWay, Routing
 from router.web.sse import Usage, usage_in
@@ -34,6 +34,7 @@ from router.web.stream import EventStream
 from router.web.tally import Tally
 from router.web.turned import Back, Turned
 from router.web.upload import Bodies
+from router.web.upstream import BadAnswer, Broken, NotReached, Silent, UpstreamError
 
 log = logging.getLogger(__name__)
 

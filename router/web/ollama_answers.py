@@ -16,9 +16,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from router.errors import RouterError
-from router.web.relay import BadAnswer
 from router.web.shapes import OLLAMA, body_of
 from router.web.sse import Counts, Events, Timings
+from router.web.upstream import BadAnswer
 
 NDJSON: Final = "application/x-ndjson"
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from router.web.relay import BadAnswer
+from router.web.upstream import BadAnswer
 
 COMMENT: Final = b": keep-alive\n\n"
 

@@ -12,8 +12,8 @@ import pytest
 
 from router.errors import RouterError, Unavailable
 from router.web.ollama_answers import TextAnswer, VectorAnswer, timestamp
-from router.web.relay import BadAnswer
 from router.web.sse import Events
+from router.web.upstream import BadAnswer
 
 TIMINGS = {"cache_n": 4, "prompt_n": 6, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 30.25}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 3}
