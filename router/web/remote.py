@@ -197,10 +197,11 @@ class RemoteExchange(Exchange):
         if whole is None:
             return
         try:
-            found = msgspec.json.decode(whole, type=_Whole)
+            # A list is what reranking answers in one of its forms.
+            found = msgspec.json.decode(whole, type=_Whole | list[Raw])
         except (msgspec.MsgspecError, RecursionError):
             raise faults.no_json(provider, self._remote.live.link.scrubbed(bytes(whole))) from None
-        if found.is_error:
+        if isinstance(found, _Whole) and found.is_error:
             raise faults.failed_within(provider, self._remote.live.link.scrubbed(bytes(whole)))
 
     def fail(self, error: RouterError) -> None:

@@ -389,7 +389,8 @@ NO_END = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: clos
         (garbling(NO_END + b'{"id":"c","model":"big","choi'), "provider_answer_wrong", "no complete JSON"),
         (garbling(NO_END), "provider_answer_wrong", "no complete JSON"),
         (failing(200, b"this is not json"), "provider_answer_wrong", "this is not json"),
-        (failing(200, b"[1,2]"), "provider_answer_wrong", "no complete JSON"),
+        (failing(200, b"5"), "provider_answer_wrong", "no complete JSON"),
+        (failing(200, b"[1,2"), "provider_answer_wrong", "no complete JSON"),
         (failing(200, b'{"error":{"message":"boom","code":502}}'), "provider_failed", "boom"),
     ],
 )
@@ -405,10 +406,13 @@ async def test_what_is_no_answer_never_passes_as_one(
         assert s.providers.views[0].in_use == 0
 
 
-async def test_an_answer_with_an_empty_error_beside_it_is_one(tmp_path: Path) -> None:
-    body = b'{"model":"cloud/big","error":null,"choices":[]}'
+@pytest.mark.parametrize(
+    "body", [b'{"model":"cloud/big","error":null,"choices":[]}', b'[{"index":0,"score":0.5}]', b"{}"]
+)
+async def test_an_answer_is_one_with_an_empty_error_and_as_a_list(tmp_path: Path, body: bytes) -> None:
     async with remote(tmp_path, failing(200, body)) as s:
-        assert bytes((await s.ask("POST", CHAT, chat(model="cloud/big"))).body) == body
+        answer = await s.ask("POST", CHAT, chat(model="cloud/big"))
+        assert (answer.status, bytes(answer.body)) == (200, body)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
