@@ -90,7 +90,7 @@ def newest(data: bytes, running: str = __version__) -> Release | None:
     """
     try:
         document = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError("it is no JSON") from error
     entries = document if isinstance(document, list) else [document]
     if isinstance(document, dict) and isinstance(document.get("releases"), list):
@@ -119,7 +119,10 @@ def _page(entry: dict[str, Any]) -> str:
     url = entry.get("url", "") if "version" in entry else entry.get("html_url", "")
     if not isinstance(url, str) or len(url) > 2000 or not url.isprintable():
         return ""
-    return url if urllib.parse.urlsplit(url).scheme == "https" else ""
+    try:
+        return url if urllib.parse.urlsplit(url).scheme == "https" else ""
+    except ValueError:
+        return ""
 
 
 async def read_feed(address: str) -> bytes:

@@ -80,11 +80,13 @@ def test_the_newest_that_is_newer_is_found() -> None:
     github = json.dumps({"tag_name": "v0.3.0", "html_url": "https://h/3", "url": "https://api/3"}).encode()
     assert newest(github, "0.2") == Release("0.3.0", "https://h/3")
     assert newest(json.dumps({"releases": json.loads(feed("0.3"))}).encode(), "0.2") is not None
-    for page in ("http://x/", "file:///etc", "javascript:1", 3, "https://x/\n"):
+    for page in ("http://x/", "file:///etc", "javascript:1", 3, "https://x/\n", "https://[x"):
         assert newest(json.dumps({"version": "9", "url": page}).encode(), "0.2") == Release("9")
 
 
-@pytest.mark.parametrize("data", [b"", b"<html>", b'{"error": "no"}', b"[1, 2]", b'{"version": 3}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"<html>", b'{"error": "no"}', b"[1, 2]", b'{"version": 3}', b"[" * 100_000]
+)
 def test_what_is_no_feed_is_said(data: bytes) -> None:
     with pytest.raises(ValueError, match="it "):
         newest(data, "0.2")
