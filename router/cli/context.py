@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from router.cli.client import Client
+from router.cli.client import Client, NotRunning
 from router.cli.status import plain
 from router.errors import RouterError
 from router.instance import Holder, read_holder
@@ -37,7 +37,12 @@ class Context:
         return self._endpoint is not None or read_holder(self.paths.state_dir) is not None
 
     def client(self) -> Client:
-        """Raises ConfigError: the settings that say where the router is are wrong."""
+        """The router to ask.
+
+        Raises:
+            ConfigError: the settings that say where the router is are wrong.
+            NotRunning: they do not say it, and none runs.
+        """
         if self._endpoint is not None:
             # A key of this machine's is not for wherever that may be.
             return Client(self._endpoint, self._given_key())
@@ -45,6 +50,8 @@ class Context:
         if holder is not None and holder.endpoint:
             return Client(holder.endpoint, self._given_key(), self._own_key)
         store = self.store()
+        if not store.settings.port:  # any free one: only the one that runs could tell which
+            raise NotRunning("Lemon Tray is not running.", hint="start it with: lemon-tray serve")
         host = _EVERYWHERE.get(store.settings.host, store.settings.host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{store.settings.port}"
         return Client(url, self._given_key(), self._own_key)

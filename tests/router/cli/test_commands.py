@@ -300,6 +300,17 @@ async def test_another_program_at_the_port_is_suspected(
     assert "another program may hold that port" in capsys.readouterr().err
 
 
+async def test_no_port_is_named_where_any_free_one_is_set(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("config", "set", "port=0") == 0
+    capsys.readouterr()
+    assert await run("status") == 3
+    assert capsys.readouterr().err == (
+        "lemon-tray: Lemon Tray is not running. (start it with: lemon-tray serve)\n"
+    )
+
+
 async def test_one_that_is_starting_is_waited_for(
     endpoint: str, paths: Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
