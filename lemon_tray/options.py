@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from lemon_tray.commands import CLI_COMMANDS
 from router.cli.main import parser as cli_parser
+from router.errors import near_matches
 from router.version import __version__
 
 _COMMANDS = sorted(name for name in CLI_COMMANDS if not name.startswith("-"))
@@ -67,7 +68,9 @@ def parse(argv: Sequence[str]) -> Options:
     """
     made = parser()
     if argv and not argv[0].startswith("-") and argv[0] != "run":
-        made.error(f"there is no command {argv[0]}; there are run, {', '.join(_COMMANDS)}")
+        near = near_matches(argv[0], _COMMANDS)
+        advice = f" (did you mean {near[0]}?)" if near else ""
+        made.error(f"there is no command {argv[0]}{advice}; there are run, {', '.join(_COMMANDS)}")
     given = made.parse_args(argv)
     serve: list[str] = []
     for name in ("host", "port", "simulate"):

@@ -90,6 +90,13 @@ def test_the_other_commands_are_named(arguments: list[str], capsys: pytest.Captu
     assert all(name in said for name in program.CLI_COMMANDS if not name.startswith("-"))
 
 
+def test_a_misspelt_command_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["modles"]) == 2
+    assert "no command modles (did you mean models?)" in capsys.readouterr().err
+    assert program.main(["xyz"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
 # Display
 
 
