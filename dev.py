@@ -764,20 +764,15 @@ def command_bench(setup: Setup, arguments: list[str]) -> int:
     replace([str(setup.interpreter), str(folder / "_all.py"), *arguments])
 
 
-def command_soak(setup: Setup, arguments: list[str]) -> int:
-    ensure_tests(setup)
-    os.chdir(setup.root)
-    replace([str(setup.interpreter), "-m", "tests.soak.soak", *arguments])
+def with_what_tests_need(*words: str) -> Callable[[Setup, list[str]], int]:
+    """A command that makes ready what tests need, and becomes Python with these words and its arguments."""
 
+    def command(setup: Setup, arguments: list[str]) -> int:
+        ensure_tests(setup)
+        os.chdir(setup.root)
+        replace([str(setup.interpreter), *words, *arguments])
 
-def command_shots(setup: Setup, arguments: list[str]) -> int:
-    ensure_tests(setup)
-    replace([str(setup.interpreter), str(setup.root / "tests" / "e2e" / "shots.py"), *arguments])
-
-
-def command_texts(setup: Setup, arguments: list[str]) -> int:
-    ensure_tests(setup)
-    replace([str(setup.interpreter), str(setup.root / "translations" / "texts.py"), *arguments])
+    return command
 
 
 def missing_packagers(kinds: Sequence[str], find: Callable[[str], str | None] = shutil.which) -> list[str]:
@@ -859,9 +854,9 @@ COMMANDS: dict[str, Callable[[Setup, list[str]], int]] = {
     "lint": command_lint,
     "docs": command_docs,
     "bench": command_bench,
-    "soak": command_soak,
-    "shots": command_shots,
-    "texts": command_texts,
+    "soak": with_what_tests_need("-m", "tests.soak.soak"),
+    "shots": with_what_tests_need("-m", "tests.e2e.shots"),
+    "texts": with_what_tests_need("translations/texts.py"),
     "package": command_package,
     "lock": command_lock,
 }
