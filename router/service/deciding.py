@@ -276,7 +276,7 @@ def _has_died(worker: Worker) -> bool:
 def _decoded(model: str, status: int, answer: bytes | bytearray) -> Any:
     try:
         value = msgspec.json.decode(answer)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise WorkerDied(f"The answer of {model} is no JSON.", code="worker_answer_broken") from error
     if status == 200:
         return value

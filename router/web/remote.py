@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -49,6 +50,14 @@ class _Whole(Struct, frozen=True):
         return all(
             each is UNSET for each in (self.choices, self.data, self.results, self.content, self.output)
         )
+
+
+def _is_nearly_json(data: bytes | bytearray) -> bool:
+    """Whether it is what many clients take for JSON: with NaN, half a surrogate pair, or a wrong byte."""
+    try:
+        return isinstance(json.loads(data.decode("utf-8", "replace")), (dict, list))
+    except (ValueError, RecursionError):
+        return False
 
 
 def exchange_with(relay: Relay, worker: Worker) -> Exchange:
@@ -196,13 +205,16 @@ class RemoteExchange(Exchange):
         whole, provider = self._whole, self._remote.live.provider
         if whole is None:
             return
+        scrubbed = self._remote.live.link.scrubbed
         try:
             # A list is what reranking answers in one of its forms.
             found = msgspec.json.decode(whole, type=_Whole | list[Raw])
         except (msgspec.MsgspecError, RecursionError):
-            raise faults.no_json(provider, self._remote.live.link.scrubbed(bytes(whole))) from None
+            if not _is_nearly_json(whole):
+                raise faults.no_json(provider, scrubbed(bytes(whole))) from None
+            return
         if isinstance(found, _Whole) and found.is_error:
-            raise faults.failed_within(provider, self._remote.live.link.scrubbed(bytes(whole)))
+            raise faults.failed_within(provider, scrubbed(bytes(whole)))
 
     def fail(self, error: RouterError) -> None:
         """End the exchange now: the provider is let go, and what waits for it gets this error."""

@@ -222,8 +222,9 @@ async def test_a_policy_may_ask_a_model_of_a_provider(tmp_path: Path, tiny_model
         asked = {"policy": judged, "prompt": "x"}
         assert (await app.post("/v1/routing/validate", asked))["decision"]["route_to"] == "beta"
         assert json.loads(cloud.asked[0].body)["model"] == "big"
-        cloud.chat = failing(500)
-        assert (await app.post("/v1/routing/validate", asked))["decision"]["default_used"] is True
+        for useless in (failing(500), failing(200, b"[" * 100_000), failing(200, b'{"choices": 5}')):
+            cloud.chat = useless
+            assert (await app.post("/v1/routing/validate", asked))["decision"]["default_used"] is True
 
 
 async def test_a_policy_of_what_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -391,6 +391,7 @@ NO_END = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: clos
         (failing(200, b"this is not json"), "provider_answer_wrong", "this is not json"),
         (failing(200, b"5"), "provider_answer_wrong", "no complete JSON"),
         (failing(200, b"[1,2"), "provider_answer_wrong", "no complete JSON"),
+        (failing(200, b'{"a":' + b"[" * 100_000), "provider_answer_wrong", "no complete JSON"),
         (failing(200, b'{"error":{"message":"boom","code":502}}'), "provider_failed", "boom"),
     ],
 )
@@ -407,7 +408,16 @@ async def test_what_is_no_answer_never_passes_as_one(
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"model":"cloud/big","error":null,"choices":[]}', b'[{"index":0,"score":0.5}]', b"{}"]
+    "body",
+    [
+        b'{"model":"cloud/big","error":null,"choices":[]}',
+        b'[{"index":0,"score":0.5}]',
+        b"{}",
+        # What other readers take, such as an emoji that a limit of tokens has cut in two.
+        b'{"choices":[{"text":"\\ud83d"}]}',
+        b'{"data":[{"embedding":[NaN]}]}',
+        b'{"choices":[{"text":"\xff"}]}',
+    ],
 )
 async def test_an_answer_is_one_with_an_empty_error_and_as_a_list(tmp_path: Path, body: bytes) -> None:
     async with remote(tmp_path, failing(200, body)) as s:
