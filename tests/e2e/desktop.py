@@ -6,6 +6,7 @@ Nothing in the program helps: icon, panel and menu are found as a user finds the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from PySide6.QtGui import QImage
 T = TypeVar("T")
 
 ROOT: Final = Path(__file__).parents[2]
-LONGEST_S: Final = 30.0
+LONGEST_S: Final = 120.0
 PANEL_WIDTH: Final = 400
 _WINDOW: Final = re.compile(
     r'^\s+(0x[0-9a-f]+) (?:"(?P<name>[^"]*)"|\(has no name\)): \((?P<cls>.*)\)\s+'
@@ -198,6 +199,17 @@ class Desktop:
     def pixel(self, x: int, y: int) -> str:
         return self.picture().pixelColor(x, y).name()
 
+    def open_menu(self) -> Window:
+        """Click the icon with the right button until its menu is there."""
+        icon = wait_for("the icon", self.icon)
+        # Elsewhere each time: two clicks at one place could make a double click, which opens nothing. And
+        # again, for a window that has just closed may take the menu with it when the keyboard goes elsewhere.
+        for side in itertools.islice(itertools.cycle((3, 18, 10)), 6):
+            self.click(icon.x + side, icon.middle[1], button=3)
+            with contextlib.suppress(AssertionError):
+                return wait_for("the menu", self.menu, 4)
+        return wait_for("the menu", self.menu)
+
     def app(self, *arguments: str, port: int | None = None) -> App:
         """Start the program."""
         return App(self, port if port is not None else free_port(), arguments)
@@ -222,14 +234,14 @@ class App:
         return self
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:  # noqa: S310  # our own URL
+        with urllib.request.urlopen(self.url + path, timeout=LONGEST_S) as answer:  # noqa: S310  # our own URL
             return json.load(answer)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(  # noqa: S310  # our own URL
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  # our own URL
+        with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:  # noqa: S310  # our own URL
             return json.load(answer)
 
     def health(self) -> dict[str, Any] | None:

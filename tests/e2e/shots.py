@@ -167,6 +167,8 @@ HEBREW: Final = {
     "your limit {count}": "המגבלה שלך {count}",
     "floor {count}": "רצפה {count}",
     "Models": "מודלים",
+    "Pause": "השהיה",
+    "Free all VRAM": "פינוי כל ה־VRAM",
     "Ready": "מוכן",
     "Loading on {where}": "נטען על {where}",
     "Cancel": "ביטול",
@@ -292,8 +294,7 @@ def shoot_desktop(folder: Path) -> None:
         shot.copy(*area).save(str(folder / "desktop-panel.png"))
         desktop.key("Escape")
         wait_for("the panel to close", lambda: desktop.panel() is None)
-        desktop.click(*icon.middle, button=3)
-        menu = wait_for("the menu", desktop.menu)
+        menu = desktop.open_menu()
         shot = desktop.picture()
         left = min(menu.x, icon.x) - 24
         shot.copy(left, 0, 1280 - left, menu.y + menu.height + 16).save(str(folder / "desktop-menu.png"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import signal
 import subprocess
@@ -124,7 +122,7 @@ def test_signals_end_it_in_order(number: signal.Signals, desktop: Desktop) -> No
     app = desktop.app(*SIMULATED).ready()
     wait_for("the panel", desktop.panel)
     app.process.send_signal(number)
-    assert app.ended(10) == 0
+    assert app.ended() == 0
     assert app.complaints() == []
 
 
@@ -135,9 +133,9 @@ def test_the_screen_goes_away(desktop: Desktop) -> None:
     children = app.children()
     assert desktop.x_server is not None
     desktop.x_server.kill()
-    app.ended(10)
+    app.ended()
     assert app.health() is None
-    wait_for("its children to end", lambda: not [pid for pid in children if alive(pid)], 5)
+    wait_for("its children to end", lambda: not [pid for pid in children if alive(pid)])
 
 
 @pytest.mark.fault("F39")
@@ -149,7 +147,7 @@ def test_without_a_screen_it_says_so_and_serves(display: str | None, desktop: De
     app = desktop.app(*SIMULATED).ready()
     assert app.complaints()[0].endswith("serving without a tray.")
     app.process.send_signal(signal.SIGTERM)
-    assert app.ended(15) == 0
+    assert app.ended() == 0
 
 
 @pytest.mark.fault("F25")
@@ -168,7 +166,7 @@ def test_a_taken_port_is_told_in_the_panel(desktop: Desktop, tmp_path: Path) -> 
         spot = (panel.x + 20, panel.y + 70)
         wait_for("the error's ground", lambda: desktop.pixel(*spot) == LIGHT.error.ground.lower())
         app.process.send_signal(signal.SIGTERM)
-        assert app.ended(10) == 0
+        assert app.ended() == 0
     finally:
         holder.kill()
         holder.wait()
@@ -192,8 +190,8 @@ def test_a_real_model_is_shown_and_its_worker_ends_with_the_app(
     workers = app.children()
     assert workers
     app.process.send_signal(number)
-    assert app.ended(10) == (0 if number is signal.SIGTERM else -number)
-    wait_for("the worker to end", lambda: not [pid for pid in workers if alive(pid)], 5)
+    assert app.ended() == (0 if number is signal.SIGTERM else -number)
+    wait_for("the worker to end", lambda: not [pid for pid in workers if alive(pid)])
     assert app.complaints() == []
 
 
@@ -207,14 +205,7 @@ def window(desktop: Desktop, title: str) -> Window | None:
 
 def choose(desktop: Desktop, rows_from_below: int) -> None:
     """Open the menu and take a row, counted from below."""
-    icon = wait_for("the icon", desktop.icon)
-    # Elsewhere each time: two clicks at one place could make a double click, which opens nothing. And again,
-    # for a window that has just closed may take the menu with it when the keyboard goes elsewhere.
-    for side in itertools.islice(itertools.cycle((3, 18, 10)), 6):
-        desktop.click(icon.x + side, icon.middle[1], button=3)
-        with contextlib.suppress(AssertionError):
-            wait_for("the menu", desktop.menu, 4)
-            break
+    desktop.open_menu()
     desktop.key(*["Up"] * rows_from_below, "Return")
     wait_for("the menu to close", lambda: desktop.menu() is None)
 

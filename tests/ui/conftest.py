@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -28,6 +28,9 @@ from router.snapshot import Snapshot
 HERE = Path(__file__).parent
 # The offscreen platform says these of things that it cannot do.
 OFFSCREEN_SAYS = ("does not support (raise|grabbing)", "systemTrayWindowChanged")
+
+LONGEST_MS: Final = 60_000
+"""Only what hangs waits so long: a busy machine is slow."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,13 +65,13 @@ def panel(look: Look, qtbot: QtBot) -> Iterator[Panel]:
 
 @pytest.fixture
 def qloop(qapp: QApplication) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
-    """Runs a coroutine on Qt's loop, ten seconds at most."""
+    """Runs a coroutine on Qt's loop."""
     qapp.setQuitOnLastWindowClosed(False)
     loop = make_loop(qapp)
     asyncio.set_event_loop(loop)
 
     def run(work: Coroutine[Any, Any, Any]) -> Any:
-        return loop.run_until_complete(asyncio.wait_for(work, 10))
+        return loop.run_until_complete(asyncio.wait_for(work, LONGEST_MS / 1000))
 
     yield run
     for task in asyncio.all_tasks(loop):
@@ -101,12 +104,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def active(window: QWidget, qtbot: QtBot) -> None:
     """Wait until the window has the keyboard."""
-    qtbot.waitUntil(lambda: QApplication.activeWindow() is window)
+    qtbot.waitUntil(lambda: QApplication.activeWindow() is window, timeout=LONGEST_MS)
 
 
 def exposed(window: QWidget, qtbot: QtBot) -> None:
     """Wait until the window has been painted, and nothing more is due."""
-    with qtbot.waitExposed(window):
+    with qtbot.waitExposed(window, timeout=LONGEST_MS):
         pass
     active(window, qtbot)
     paints = Paints(window)

@@ -17,7 +17,7 @@ from lemon_tray.panel import Panel
 from lemon_tray.theme import DARK, LIGHT, Look, Pattern, high_contrast, segment_style
 from router.snapshot import Snapshot
 from tests.ui import canned
-from tests.ui.conftest import Paints, active, contrast, exposed, view_of
+from tests.ui.conftest import LONGEST_MS, Paints, active, contrast, exposed, view_of
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_only_the_bar_that_changed_is_repainted(panel: Panel, qtbot: QtBot) -> N
         generation=2,
     )
     panel.show_view(view_of(changed))
-    qtbot.waitUntil(lambda: first.bar in paints.painted)
+    qtbot.waitUntil(lambda: first.bar in paints.painted, timeout=LONGEST_MS)
     assert second.bar not in paints.painted
     assert panel.controls.autosize not in paints.painted
 

@@ -52,8 +52,8 @@ class Desk:
         return self.panel.controls
 
     async def idle(self) -> None:
-        await until(lambda: not self.actions._tasks)
-        await asyncio.sleep(0.02)
+        """Wait until all that was asked is answered, and the last snapshot has come to the panel."""
+        await until(lambda: not self.actions._tasks and not self.bridge._timer.isActive())
 
 
 def test_a_switch_acts_at_once_and_shows_what_is_in_force(qloop: Run, look: Look, qtbot: QtBot) -> None:

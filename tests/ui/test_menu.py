@@ -19,7 +19,7 @@ from lemon_tray.view import Command, Kind
 from router.snapshot import ModelView, Snapshot
 from router.units import NBSP
 from tests.ui import canned
-from tests.ui.conftest import contrast, view_of
+from tests.ui.conftest import LONGEST_MS, contrast, view_of
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_nothing_moves_under_the_pointer(menu: TrayMenu, qtbot: QtBot) -> None:
     menu.resident_menus["Llama-3.3-70B"].unload.trigger()
     assert asked == [Command(Kind.UNLOAD, "Llama-3.3-70B")]
     menu.menu.hide()
-    qtbot.waitUntil(lambda: "Mistral-7B" in menu.resident_menus)
+    qtbot.waitUntil(lambda: "Mistral-7B" in menu.resident_menus, timeout=LONGEST_MS)
     assert "Qwen3-8B" not in menu.resident_menus
     assert texts(menu.menu)[0].startswith("(Warning")
 
@@ -340,7 +340,7 @@ def test_a_menu_that_a_panel_draws_is_written_for_it_but_when_it_pops_up(
     assert menu.menu.isVisible()
     assert menu.load_actions[name].text() == "a_b"
     menu.menu.hide()
-    qtbot.waitUntil(lambda: menu.load_actions[name].text() == "a__b")
+    qtbot.waitUntil(lambda: menu.load_actions[name].text() == "a__b", timeout=LONGEST_MS)
 
 
 @pytest.mark.parametrize(("ink", "ground"), [("#1c1c1c", "#ffffff"), ("#eeeeee", "#202020")])

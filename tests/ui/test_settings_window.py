@@ -27,7 +27,7 @@ from router.settings import schema
 from router.snapshot import Snapshot
 from router.units import GIB, MIB
 from tests.ui import canned
-from tests.ui.conftest import Paints, active, until
+from tests.ui.conftest import LONGEST_MS, Paints, active, until
 from tests.ui.fake_door import FakeDoor
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -40,7 +40,7 @@ def snapshot(**settings: Any) -> Snapshot:
 def complete(window: SettingsWindow, qtbot: QtBot, more: int = 1) -> None:
     """Wait until all rows are there; they are made a few at a time."""
     count = len(schema.describe()) + more
-    qtbot.waitUntil(lambda: len(window.body.rows) == count)
+    qtbot.waitUntil(lambda: len(window.body.rows) == count, timeout=LONGEST_MS)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from lemon_tray.single_instance import DONE, PEERS, SHOW, Bell, bell_name, ring
 from router.paths import Paths
+from tests.ui.conftest import LONGEST_MS
 
 pytestmark = [
     pytest.mark.fault("F25"),
@@ -52,9 +53,9 @@ def ring_in_thread(name: str) -> threading.Thread:
 
 
 def test_a_second_start_rings_and_is_answered(bell: Bell, name: str, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(bell.rung, timeout=10_000):
+    with qtbot.waitSignal(bell.rung, timeout=LONGEST_MS):
         thread = ring_in_thread(name)
-    qtbot.waitUntil(lambda: not thread.is_alive(), timeout=10_000)
+    qtbot.waitUntil(lambda: not thread.is_alive(), timeout=LONGEST_MS)
     assert thread.results == [0]  # type: ignore[attr-defined]  # as above
 
 
@@ -76,7 +77,7 @@ def test_a_stale_socket_file_is_replaced(name: str, qapp: object, qtbot: QtBot) 
     assert Path(name).exists()
     made = Bell(name)
     assert made.listen()
-    with connect(name) as peer, qtbot.waitSignal(made.rung, timeout=5_000):
+    with connect(name) as peer, qtbot.waitSignal(made.rung, timeout=LONGEST_MS):
         peer.sendall(SHOW)
     made.close()
 
@@ -100,18 +101,18 @@ def test_a_peer_that_sends_ten_megabytes_is_dropped(bell: Bell, name: str, qtbot
 
     thread = threading.Thread(target=flood)
     thread.start()
-    qtbot.waitUntil(lambda: bool(ended), timeout=10_000)
+    qtbot.waitUntil(lambda: bool(ended), timeout=LONGEST_MS)
     thread.join()
     assert ended == [True]
     assert rung == []
-    with connect(name) as peer, qtbot.waitSignal(bell.rung, timeout=5_000):
+    with connect(name) as peer, qtbot.waitSignal(bell.rung, timeout=LONGEST_MS):
         peer.sendall(SHOW)
 
 
 def test_silent_peers_are_few_and_do_not_stay(bell: Bell, name: str, qtbot: QtBot) -> None:
     peers = [connect(name) for _ in range(PEERS + 5)]
-    qtbot.waitUntil(lambda: len(bell.peers) == PEERS)
-    qtbot.waitUntil(lambda: len(bell.peers) == 0, timeout=10_000)
+    qtbot.waitUntil(lambda: len(bell.peers) == PEERS, timeout=LONGEST_MS)
+    qtbot.waitUntil(lambda: len(bell.peers) == 0, timeout=LONGEST_MS)
     for peer in peers:
         assert peer.recv(1) == b""
         peer.close()
@@ -121,16 +122,16 @@ def test_a_word_in_pieces_is_understood_and_another_word_is_not(bell: Bell, name
     rung: list[int] = []
     bell.rung.connect(lambda: rung.append(1))
     with connect(name) as other:
-        qtbot.waitUntil(lambda: bool(bell.peers))
+        qtbot.waitUntil(lambda: bool(bell.peers), timeout=LONGEST_MS)
         other.sendall(b"lemon-tray 2 show\n")
-        qtbot.waitUntil(lambda: not bell.peers)
+        qtbot.waitUntil(lambda: not bell.peers, timeout=LONGEST_MS)
         assert other.recv(1) == b""
     assert rung == []
     with connect(name) as peer:
         peer.sendall(SHOW[:5])
-        qtbot.waitUntil(lambda: any(peer.said for peer in bell.peers))
+        qtbot.waitUntil(lambda: any(peer.said for peer in bell.peers), timeout=LONGEST_MS)
         peer.sendall(SHOW[5:])
-        qtbot.waitUntil(lambda: rung == [1])
+        qtbot.waitUntil(lambda: rung == [1], timeout=LONGEST_MS)
         assert peer.recv(len(DONE)) == DONE
 
 
