@@ -18,6 +18,9 @@ from router.settings.files import write_atomically
 
 VERSION_KEY: Final = "config_version"
 
+#: Copies of one file and version that are kept.
+MOST_COPIES: Final = 10
+
 #: A step changes the keys of one version, in place, into those of the next.
 Step = Callable[[dict[str, Any]], None]
 
@@ -85,19 +88,23 @@ def back_up(path: Path, version: int, data: bytes, *, once: bool = False) -> Pat
     """Keep a copy of a settings file beside it before another version writes to it. Blocks.
 
     Returns the copy: `NAME.vN.bak`, or one with a number where another such copy is; with `once` any that is
-    there will do.
+    there will do. There are `MOST_COPIES` at most: the oldest but the first makes room for the next.
 
     Raises:
         OSError: there is no copy, so the file must not be written.
     """
-    count = 1
-    while True:
-        name = f"{path.name}.v{version}.bak" if count == 1 else f"{path.name}.v{version}-{count}.bak"
-        copy = path.with_name(name)
+    free: Path | None = None
+    ages: dict[Path, float] = {}
+    for count in range(1, MOST_COPIES + 1):
+        number = f"-{count}" if count > 1 else ""
+        copy = path.with_name(f"{path.name}.v{version}{number}.bak")
         try:
             if copy.read_bytes() == data or once:
                 return copy
+            ages[copy] = copy.stat().st_mtime
         except FileNotFoundError:
-            write_atomically(copy, data)
-            return copy
-        count += 1
+            free = free or copy
+    if free is None:
+        free = min(list(ages)[1:], key=ages.__getitem__)
+    write_atomically(free, data)
+    return free

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from router.settings.files import write_atomically
-from router.settings.migrations import STEPS, Migrated, Step, back_up, migrate
+from router.settings.migrations import MOST_COPIES, STEPS, Migrated, Step, back_up, migrate
 from router.settings.store import SettingsStore
 
 
@@ -172,3 +173,19 @@ def test_copies_are_never_overwritten(path: Path) -> None:
         "config.json.v0-3.bak",
     ]
     assert back_up(path, 0, b"d", once=True).name == "config.json.v0.bak"
+
+
+def test_copies_do_not_pile_up_and_the_first_stays(path: Path) -> None:
+    """Each import of another program's settings leaves one."""
+    made = []
+    for number in range(MOST_COPIES + 3):
+        copy = back_up(path, 1, str(number).encode())
+        os.utime(copy, (number, number))
+        made.append(copy)
+    kept = {copy: copy.read_bytes() for copy in path.parent.glob("*.bak")}
+    assert len(kept) == MOST_COPIES
+    assert kept[path.with_name("config.json.v1.bak")] == b"0"
+    newest = {str(number).encode() for number in range(4, MOST_COPIES + 3)}
+    assert set(kept.values()) == {b"0", *newest}
+    assert back_up(path, 1, b"7") == made[7]
+    assert back_up(path, 2, b"7").name == "config.json.v2.bak"
