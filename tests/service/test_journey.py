@@ -113,6 +113,26 @@ async def test_the_limit_is_lowered_with_all_resident(tmp_path: Path, tiny_model
         assert sorted(router.told("evict"), key=str) == ["alpha", "beta"]
 
 
+async def test_health_tells_of_a_load_and_of_an_answer_under_way(tmp_path: Path, tiny_models: Path) -> None:
+    async with (
+        live(tmp_path, tiny_models, settings={"max_loaded_models": 2}) as router,
+        router.stream("alpha") as stream,
+    ):
+        assert await stream.event()
+        go = router.hold_loads(at=0.25)
+        waiting = asyncio.create_task(router.chat("beta"))
+        await router.until(lambda s: s.queue.waiting == 1 and any(r.progress == 0.25 for r in s.residents))
+        health = await router.health()
+        shown = {model["model_name"]: model for model in health["all_models_loaded"]}
+        assert (shown["beta"]["state"], shown["beta"]["progress"]) == ("loading", 0.25)
+        assert (shown["alpha"]["state"], shown["alpha"]["is_busy"]) == ("ready", True)
+        assert (health["status"], health["state"], health["model_loaded"]) == ("ok", "loading", "alpha")
+        assert health["queue"]["by_model"] == {"beta": 1}
+        assert await router.get("/live") == {"status": "ok"}
+        go.set()
+        assert (await waiting)["model"] == "beta"
+
+
 @pytest.mark.fault("F05")
 async def test_the_limit_is_lowered_during_a_load(tmp_path: Path, tiny_models: Path) -> None:
     async with live(tmp_path, tiny_models, settings=LIMIT_3) as router:

@@ -44,6 +44,7 @@ async def test_limits_queue_and_devices() -> None:
         assert "ffective" in help_texts["lemonade_max_loaded_models"]
         assert samples["lemonade_llm_candidate_floor", ()] == 3
         assert samples["lemonade_queue_length", ()] == 4
+        assert samples["lemonade_queue_bytes", ()] == s.api.snapshot.queue.waiting_bytes > 0
         assert samples["lemonade_snapshot_generation", ()] == 9
         card = (("device", "gpu-0"), ("name", "A card"))
         assert samples["lemonade_device_total_bytes", card] == 1000
@@ -65,6 +66,7 @@ async def test_requests_and_tokens_are_counted() -> None:
         assert samples["lemonade_tokens_generated_total", (("model", "alpha"),)] == 14
         assert samples["lemonade_tokens_prompt_total", (("model", "alpha"),)] == 6
         assert s.api.leases[0].tokens == 7
+        assert samples["lemonade_request_seconds_total", (("model", "alpha"),)] > 0
         assert not [labels for _, labels in samples if ("model", "unknown-name") in labels]
 
 
