@@ -15,7 +15,16 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPen, QResizeEvent
+from PySide6.QtGui import (
+    QColor,
+    QFocusEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -150,8 +159,6 @@ class CatalogDelegate(QStyledItemDelegate):
                 self._two_lines(painter, room, row.title, row.reason, Role.BODY)
             case _:
                 self._button(painter, rect, row)
-        if bool(state & QStyle.StateFlag.State_HasFocus) and self._table.hasFocus():
-            focus_ring(painter, look, rect.adjusted(1, 1, -1, -2), px(4))
         painter.restore()
 
     def _two_lines(self, painter: QPainter, area: QRectF, first: str, second: str, role: Role) -> None:
@@ -281,6 +288,22 @@ class CatalogTable(QTableView):
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self.selectionModel().currentRowChanged.connect(self._current_changed)
         self.restyle()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.viewport().update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.viewport().update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if self.hasFocus() and self.currentIndex().isValid():
+            row = QRectF(self.visualRect(self.currentIndex().siblingAtColumn(MODEL)))
+            row.setLeft(0)
+            row.setWidth(self.viewport().width())  # a row is one thing, whatever its columns
+            focus_ring(QPainter(self.viewport()), self.look, row.adjusted(1, 1, -1, -2), self.look.px(4))
 
     def restyle(self) -> None:
         px = self.look.px

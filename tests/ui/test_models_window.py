@@ -24,7 +24,7 @@ from lemon_tray.view import Command, Kind
 from router.errors import BadRequest
 from router.snapshot import DeletionView
 from tests.ui import canned
-from tests.ui.conftest import Paints, until
+from tests.ui.conftest import Paints, active, until
 from tests.ui.fake_door import FakeDoor
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -396,3 +396,22 @@ def test_everything_can_be_reached_in_a_small_window(window: ModelsWindow, width
         assert window.rect().contains(area), part
     areas = [QRect(part.mapTo(window, QPoint(0, 0)), part.size()) for part in shown]
     assert not any(a.intersects(b) for a, b in itertools.combinations(areas, 2))
+
+
+def test_the_ring_of_the_keyboard_is_around_the_whole_row(
+    window: ModelsWindow, look: Look, qtbot: QtBot
+) -> None:
+    choose(window, "Phi-4-mini")
+    active(window, qtbot)
+    table = window.table
+    row = table.visualRect(table.currentIndex())
+    ends = [QPoint(x, row.center().y()) for x in (1, table.viewport().width() - 2)]
+
+    def inked() -> list[bool]:
+        picture = table.viewport().grab().toImage()
+        return [picture.pixelColor(at).name() == look.colour("ink").name() for at in ends]
+
+    table.setFocus(Qt.FocusReason.TabFocusReason)
+    assert inked() == [True, True]
+    window.search.setFocus()
+    assert inked() == [False, False]
