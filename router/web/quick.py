@@ -129,13 +129,17 @@ class Quick:
             self._answer(body)
 
     def _answer(self, body: bytes) -> None:
-        _, exchange, asked = self._begun
-        usage = usage_in(body)
+        exchange, asked = self._begun.exchange, self._begun.asked
+        try:
+            usage, answer = usage_in(body), Whole(body, exchange.headers())
+        except Exception:
+            # In a callback nobody would hear of it. The task meets the same, and tells it.
+            self._go_on_slowly()
+            return
         now = asyncio.get_running_loop().time()
         total_s = now - asked
         seconds = usage.seconds or total_s
         first_s = (exchange.first_byte or now) - asked
-        answer = Whole(body, exchange.headers())
         if self._parts.inflight.closing:
             answer.force_close()
         self._end(usage, seconds)
@@ -168,11 +172,11 @@ class Quick:
     def _pause(self) -> None:
         self._begun.exchange.unwatch()
         self._cut.__exit__()
-        self._parts.inference.running.pop(self._begun.exchange, None)
 
     def _end(self, usage: Usage, seconds: float = 0.0) -> None:
         self._is_over = True
         self._pause()
+        self._parts.inference.running.pop(self._begun.exchange, None)
         self._begun.exchange.close()
         self._begun.lease.release(tokens=usage.tokens, seconds=seconds)
         self._parts.bodies.let_go(self._request)

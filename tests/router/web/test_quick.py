@@ -15,6 +15,7 @@ from router.errors import ShuttingDown
 from router.web import quick
 from router.web.connection import Connection
 from router.web.quick import Quick
+from router.web.relay import Exchange
 from tests.router.web.fakes import CHAT, REPLY, SAFETY_S, Answer, Peer, Script, Site, chat, reply, site
 
 DONE = b"data: [DONE]\n\n"
@@ -279,6 +280,41 @@ async def test_the_end_of_the_router_ends_it_with_an_error(monkeypatch: pytest.M
         await w.until(w.site.worker.asked.is_set)
         w.site.endpoint._parts.inference.end_all(ShuttingDown("The router is shutting down."))
         assert (await client.answer()).status == 503
+        await w.until(lambda: w.is_clean)
+
+
+async def test_the_end_of_the_router_in_the_moment_in_which_a_task_takes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin_stream()
+        await peer.left()
+
+    async with warm(monkeypatch, script) as w:
+        go_on = Quick._go_on_slowly
+
+        def and_end(self: Quick) -> None:
+            go_on(self)
+            w.site.endpoint._parts.inference.end_all(ShuttingDown("The router is shutting down."))
+
+        monkeypatch.setattr(Quick, "_go_on_slowly", and_end)
+        answer = await w.site.ask("POST", CHAT, chat(stream=True))
+        assert answer.whole
+        assert b"shutting" in bytes(answer.body)
+        await w.until(lambda: w.is_clean)
+
+
+async def test_a_fault_here_is_met_again_where_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def break_down(self: Exchange) -> None:
+        raise RuntimeError("made to fail")
+
+    async with warm(monkeypatch, reply) as w:
+        monkeypatch.setattr(Exchange, "headers", break_down)
+        answer = await w.site.ask("POST", CHAT, chat())
+        assert answer.status == 500
+        assert "made to fail" in caplog.text
         await w.until(lambda: w.is_clean)
 
 
