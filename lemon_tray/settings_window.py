@@ -15,7 +15,8 @@ from lemon_tray.buttons import Button
 from lemon_tray.cards import Stack
 from lemon_tray.edits import Edits
 from lemon_tray.fields import TextEditor
-from lemon_tray.labels import Text
+from lemon_tray.labels import Run, Text
+from lemon_tray.names import plain
 from lemon_tray.paint import focus_ring
 from lemon_tray.placing import mirrored, put, worded
 from lemon_tray.present_engines import OFFER
@@ -205,6 +206,7 @@ class SettingsWindow(SearchWindow):
         )
         self.edits = edits
         self.starts_at_login: bool | None = None
+        self.config_file = ""
         self.at_start: Mapping[str, Any] = {}
         self._only_changed = False
         self._state: tuple[object, ...] = ()
@@ -286,6 +288,7 @@ class SettingsWindow(SearchWindow):
             frozenset(self._kinds),
             self._only_changed,
             self.edits.version,
+            self._problem(),
         )
         if state == self._state:
             return
@@ -357,14 +360,26 @@ class SettingsWindow(SearchWindow):
                 one="{count} change waits for a restart: {keys}",
             )
             self.note.show_text(text.format(count=len(waiting), keys=", ".join(waiting)))
+        elif problem := self._problem():
+            self.note.show_runs([Run(problem)])
         else:
             self.note.show_text(translate("Settings", "Changes are saved as you make them."))
+        self.note.set_colour("error.ink" if self._problem() and not waiting else "ink2")
         count = len(self._resettable())
         self.reset_all.setEnabled(count > 0)
         label = translate("Settings", "Reset all…")
         if self._sure.isActive() and count:
             label = translate("Settings", "Reset {count}?").format(count=count)
         self.reset_all.show_as(label)
+
+    def _problem(self) -> str:
+        """What is wrong with the settings file itself; "" if nothing is."""
+        problems = self.snapshot.problems if self.snapshot is not None and self.config_file else ()
+        found = next((p for p in problems if p.startswith(self.config_file)), "")
+        if not found:
+            return ""
+        what = plain(found.removeprefix(self.config_file).lstrip(": "), 300)
+        return translate("Settings", "Settings file: {problem}").format(problem=what)
 
     def _resettable(self) -> list[SettingView]:
         return [v for v in self._views if v.changed and not v.overridden]

@@ -43,6 +43,7 @@ class WindowSet(QObject):
     ) -> None:
         super().__init__(parent)
         self._snapshot: Snapshot | None = None
+        self._config_file = str(paths.config_file)
         self._windows: dict[str, AppWindow] = {}
         self._at_start: Mapping[str, Any] = {}
         self._starts_at_login: bool | None = None
@@ -81,6 +82,7 @@ class WindowSet(QObject):
     def _prime(self, window: AppWindow) -> None:
         if isinstance(window, SettingsWindow):
             window.at_start = self._at_start
+            window.config_file = self._config_file
             window.starts_at_login = self._starts_at_login
 
     def show_plan(self, model: str, plan: PlanView | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QRect, QSize, Qt
 from PySide6.QtGui import QFont, QFontDatabase
 from PySide6.QtTest import QTest
@@ -428,3 +429,12 @@ def test_the_keyboard_goes_as_the_eye_does(window: SettingsWindow, qtbot: QtBot)
     assert [name.partition(",")[0] for name in seen[3 : 3 + len(groups)]] == groups
     rows = seen[3 + len(groups) + 2 :]
     assert rows[:2] == ["Autosize the pool", "Max loaded models"]
+
+
+def test_a_broken_file_is_told_where_its_settings_are(window: SettingsWindow) -> None:
+    fine = window.note.text()
+    window.config_file = "/c/config.json"
+    window.show_snapshot(replace(snapshot(), problems=("/c/config.json: it is no JSON", "another")))
+    assert window.note.text() == "Settings file: it is no JSON"
+    window.show_snapshot(snapshot())
+    assert window.note.text() == fine
