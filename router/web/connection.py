@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from aiohttp import web
-from aiohttp.http_exceptions import InvalidHeader, LineTooLong
+from aiohttp import hdrs, web
 
-from router.errors import BadRequest, RouterError, Unavailable
+from router.errors import RouterError, Unavailable
 from router.web import respond
 from router.web.asking import Answer
 from router.web.crowd import Crowd
-from router.web.errors import HeadTooLarge, error_response
+from router.web.errors import error_response, unreadable
 from router.web.inflight import Ongoing
 from router.web.plain import END, MAX_BODY, MAX_HEAD, Head, PlainRequest, read_head
 from router.web.quick import Client, PlainHandler
@@ -333,23 +332,15 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         if request.writer.output_size > 0:
             raise ConnectionResetError("part of the answer has been sent")
-        error: RouterError
-        if isinstance(exc, LineTooLong):
-            # What it says quotes the line, which may be a cookie or a key.
-            log.info("A request was refused: its target or one of its headers is too long")
-            error = HeadTooLarge(
-                f"The request's target or one of its headers is longer than {MAX_HEAD >> 10} KiB."
-            )
-        elif isinstance(exc, InvalidHeader):
-            log.info("A request was refused: one of its headers is not valid")
-            error = BadRequest("The request is not valid HTTP: one of its headers is not valid.")
-        elif status < 500:
-            log.info("A request that is not valid HTTP was refused: %s", _first_line(message))
-            error = BadRequest(f"The request is not valid HTTP: {_first_line(message)}.")
+        if status < 500:
+            error = unreadable(exc, message)
+            log.info("A request was refused: %s", error.message)
         else:
             log.error("A request failed outside its handler", exc_info=exc)
             error = RouterError("The router failed; its log says why.", status=status)
         response = error_response(error)
+        # Without it aiohttp would tell its version, and Python's.
+        response.headers[hdrs.SERVER] = "lemon-tray"
         response.force_close()
         return response
 
@@ -361,7 +352,3 @@ def _is_one_without_body(data: bytes) -> bool:
     lines = data.count(b"\r\n")
     lower = data.lower()
     return data.count(b"\n") == data.count(b"\r") == lines and not any(name in lower for name in _OF_BODY)
-
-
-def _first_line(message: str | None) -> str:
-    return (message or "").strip().partition("\n")[0].rstrip(" :.")[:200] or "it cannot be parsed"

@@ -7,9 +7,10 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from aiohttp import http_exceptions as faults
 from aiohttp import web
 
-from router.errors import Forbidden, NotFound, RouterError, TooLarge
+from router.errors import BadRequest, Forbidden, NotFound, RouterError, TooLarge
 from router.web.shapes import ANTHROPIC, OPENAI, body_of, shape_of
 
 # OpenAI's clients try again after these unless told not to; here nothing changes by itself.
@@ -18,6 +19,15 @@ _FINAL: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE,
 _KEPT_HEADERS: Final = ("Allow",)
 #: What a 503 says that knows no better: when a program that was restarted, or paused, may be there again.
 _RETRY_S: Final = 5.0
+
+#: What is wrong with a head, where aiohttp's words would quote it: there may be a key in it.
+_UNTOLD: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (faults.InvalidHeader, "one of its headers is not valid"),
+    (faults.InvalidURLError, "its target is not valid"),
+    (faults.BadStatusLine, "its first line is not valid"),
+)
+_HTTPS: Final = "Received HTTPS traffic"
+_TOO_MANY: Final = "Too many headers"
 
 
 class MethodNotAllowed(RouterError):
@@ -105,6 +115,21 @@ def _translated(exc: web.HTTPException, request: web.Request, limit: int) -> Rou
     if exc.status == HTTPStatus.FORBIDDEN:
         return Forbidden(exc.reason)
     return RouterError(f"{exc.reason}.", status=exc.status, code=exc.reason.lower().replace(" ", "_"))
+
+
+def unreadable(exc: BaseException | None, message: str | None) -> RouterError:
+    """The error for what cannot be read as a request, by what aiohttp says of it. Quotes nothing of it."""
+    said = (message or "").strip().partition("\n")[0].rstrip(" :.")[:200]
+    if isinstance(exc, faults.LineTooLong):
+        return HeadTooLarge("The request's target or one of its headers is longer than 8 KiB.")
+    if said.startswith(_TOO_MANY):
+        return HeadTooLarge("The request has too many headers.")
+    if said.startswith(_HTTPS):
+        return BadRequest(
+            "The request came as HTTPS, and here HTTP is spoken. Begin the address with http://"
+        )
+    what = next((words for kind, words in _UNTOLD if isinstance(exc, kind)), said)
+    return BadRequest(f"The request is not valid HTTP: {what or 'it cannot be parsed'}.")
 
 
 def too_large(limit: int) -> TooLarge:

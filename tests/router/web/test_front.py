@@ -156,6 +156,46 @@ async def test_headers_that_are_too_large_are_refused_and_not_told(
     assert "secret-" not in caplog.text
 
 
+@pytest.mark.fault("F04")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET http://[::1/?key=secret-1 HTTP/1.1",
+        b"GET *?key=secret-1 HTTP/1.1",
+        b"GET http://localhost:port/secret-1 HTTP/1.1",
+        b"GET http:///secret-1 HTTP/1.1",
+        b"GET /live?key=secret-1 HTTX/1.1",
+        b"secret-1 /live HTTP/1.1",
+        b"GET /secret-1\x80 HTTP/1.1",
+    ],
+)
+async def test_a_first_line_that_cannot_be_read_is_not_told(
+    line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with site(reply) as s, s.client() as client:
+        client.writer.write(line + b"\r\n" + HOST + b"\r\n")
+        raw = await to_the_end(client)
+    assert b" 400 " in raw
+    assert b"secret-1" not in raw
+    assert "secret-1" not in caplog.text
+    # Which versions of what answer here helps only who looks for a hole.
+    assert b"aiohttp" not in raw
+
+
+async def test_too_many_headers_and_https_are_told_as_what_they_are() -> None:
+    many = b"".join(b"X-%d: 1\r\n" % number for number in range(200))
+    async with site(reply) as s:
+        for data, status, words in (
+            (b"GET /live HTTP/1.1\r\n" + HOST + many + b"\r\n", 431, "too many headers"),
+            (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03" + b"x" * 200, 400, "http://"),
+        ):
+            async with s.client() as client:
+                answer = await client.raw(data)
+                assert answer.status == status
+                assert words in answer.error["message"]
+
+
 async def test_a_path_that_is_too_long() -> None:
     async with site(reply) as s, s.client() as client:
         client.writer.write(b"GET /v1/models/" + b"a" * 100_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n")
