@@ -12,6 +12,7 @@ from aiohttp import hdrs
 from msgspec import UNSET
 
 from router.catalog.kinds import A_MODEL, EMBEDDING, LLM, RERANKING
+from router.catalog.model import Model
 from router.engines.base import Exit, Worker
 from router.errors import BadRequest, RouterError, WorkerDied
 from router.policy.document import Policy
@@ -85,16 +86,19 @@ class Inference:
     def stream_for(self, request: Asking, job: Job) -> EventStream:
         """The client's side of an answer that may be a stream. Whoever asked for none hears nothing early."""
         kind = job.kind
-        route = job.route.header if job.route else None
         if job.back is not None:
-            return LineStream(request, route, job.back, kind.keep)
-        silence_s = self._options.silence_s if job.streams else None
-        return EventStream(request, route, silence_s, kind.keep, kind.event, kind.beat)
+            return LineStream(request, None, job.back, kind.keep)
+        silence_s = self._options.silence_s if job.policy is None else self._options.route_silence_s
+        return EventStream(
+            request, None, silence_s if job.streams else None, kind.keep, kind.event, kind.beat
+        )
 
     async def _answered(
         self, request: Asking, job: Job, stream: EventStream, begun: Begun | None = None
     ) -> Answer:
         try:
+            if job.policy is not None:
+                await self._route(request, job, job.policy, stream)
             return await self._answer(request, job, stream, begun)
         except RouterError as error:
             if not stream.started:
@@ -145,12 +149,31 @@ class Inference:
         keep_alive_s = requests.keep_alive_s(fields.keep_alive)
         base64 = kind.path == EMBEDDINGS.path and embeddings.wants_base64(fields.encoding_format)
         target = self._api.resolve(fields.model)
-        route = None
+        job = Job(kind, fields, body, target.name, keep_alive_s=keep_alive_s, base64=base64)
+        if turned is not None:
+            job.back, job.context = turned.back, turned.context
         if isinstance(target, Policy):
-            route = await self._routing.choose(target, body)
-            request[NOTES].route = route.header
-            target = self._routing.first(route, kind.type)
-        request[NOTES].model = target.name
+            job.policy = target
+        else:
+            await self._aim(request, job, target)
+        return job
+
+    async def _route(self, request: Asking, job: Job, policy: Policy, stream: EventStream) -> None:
+        """Let a policy choose who answers."""
+        route = job.route = await self._routing.choose(policy, job.body)
+        request[NOTES].route = route.header
+        await self._aim(request, job, self._routing.first(route, job.kind.type))
+        job.is_told_late = stream.started
+        stream.routed(route.header, self._options.silence_s)
+
+    async def _aim(self, request: Asking, job: Job, target: Model) -> None:
+        """Let this model answer.
+
+        Raises:
+            BadRequest: it is of another type.
+        """
+        kind = job.kind
+        job.name = request[NOTES].model = target.name
         paths = _OLLAMA_PATHS if kind.called else _PATHS
         if target.type != kind.type and not target.remote:  # Of those, types may be guessed.
             raise BadRequest(
@@ -159,11 +182,10 @@ class Inference:
                 "or another model.",
                 param="model",
             )
-        if route is not None or target.remote or fields.has_router_keys:
-            named = target.asked_as if route is not None or target.remote else None
-            body = await requests.rewritten(body, options, model=named)
-        back, context = (turned.back, turned.context) if turned is not None else (None, 0)
-        return Job(kind, fields, body, target.name, route, keep_alive_s, base64, back, context)
+        is_renamed = job.route is not None or target.remote
+        if is_renamed or job.fields.has_router_keys:
+            named = target.asked_as if is_renamed else None
+            job.body = await requests.rewritten(job.body, self._options, model=named)
 
     async def _answer(self, request: Asking, job: Job, stream: EventStream, begun: Begun | None) -> Answer:
         while True:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from router.errors import BadRequest
+from router.policy.document import Policy
 from router.web import anthropic
 from router.web.api import Lease
 from router.web.kinds import EMBEDDINGS, MESSAGES, Kind
@@ -27,21 +28,30 @@ _OBJECT: Final = re.compile(rb"\s*\{\s*(.)", re.DOTALL)
 
 
 class Job(Struct):
-    """A request, understood. Its body is let go as soon as it cannot be needed again."""
+    """A request, understood. Its body is let go as soon as it cannot be needed again.
+
+    Attributes:
+        name: the model that answers; the policy's name until that has chosen.
+        is_told_late: the headers went out before the policy had chosen, so they do not tell the route.
+    """
 
     kind: Kind
     fields: Fields
     body: Body
     name: str
+    policy: Policy | None = None
     route: Route | None = None
     keep_alive_s: float | None = None
     base64: bool = False
     back: Back | None = None
     context: int = 0
+    is_told_late: bool = False
 
     def trace(self) -> dict[str, Any] | None:
-        """How the policy chose, if there is one and the client asks for it."""
-        return self.route.trace() if self.route is not None and self.fields.route_trace is True else None
+        """How the policy chose, if there is one, and the client asks for it or knows nothing of it yet."""
+        if self.route is None or not (self.fields.route_trace is True or self.is_told_late):
+            return None
+        return self.route.trace()
 
     @property
     def streams(self) -> bool:

@@ -10,6 +10,7 @@ class WebOptions(Struct, frozen=True):
 
     Attributes:
         silence_s: silence on a stream after which its headers, then a comment, are sent.
+        route_silence_s: how long headers wait for a policy to choose, which they tell.
         worker_silence_s: silence in the middle of a worker's answer after which the answer is given up.
         connect_s: how long a connection to a worker may take to open.
         death_s: how long to wait for a worker's exit status once its connection broke.
@@ -30,6 +31,7 @@ class WebOptions(Struct, frozen=True):
     """
 
     silence_s: float = 1.0
+    route_silence_s: float = 5.0
     worker_silence_s: float = 600.0
     connect_s: float = 10.0
     death_s: float = 1.0

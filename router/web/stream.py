@@ -50,6 +50,14 @@ class EventStream:
         self.scanner = Scanner(keep)
         self.response: Streaming | None = None
 
+    def routed(self, route: str, silence_s: float) -> None:
+        """Tell the route in headers that are still to go out, which wait for `silence_s` from now on."""
+        self._route = route
+        if self._timer is not None:
+            self._silence_s = silence_s
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._last + silence_s, self._tick)
+
     @property
     def started(self) -> bool:
         """Whether the status line has gone out."""

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
 import pytest
 
-from router.policy.document import Keywords, Rule
-from tests.router.web.fakes import CHAT, Peer, chat, data_of, events_of, policy, reply, site
+from router.policy.document import Keywords, Policy, Rule
+from router.policy.evaluate import Decision
+from router.policy.request import RequestView
+from router.web.options import WebOptions
+from tests.router.web.fakes import (
+    CHAT,
+    OPTIONS,
+    SAFETY_S,
+    Peer,
+    Site,
+    chat,
+    data_of,
+    events_of,
+    policy,
+    reply,
+    site,
+)
 
 
 async def echo(peer: Peer) -> None:
@@ -64,6 +83,70 @@ async def test_the_trace_is_in_the_answer_on_request(stream: bool) -> None:
         else:
             assert answer.body.endswith(b'"x":1.50}')
         assert "route_trace" not in msgspec.json.decode(s.worker.requests[0].body)
+
+
+SLOWLY = msgspec.structs.replace(OPTIONS, route_silence_s=0.01)
+
+
+@asynccontextmanager
+async def slow_choice(options: WebOptions) -> AsyncIterator[tuple[Site, asyncio.Event]]:
+    """A site whose policies choose when the event is set."""
+    go_on = asyncio.Event()
+    async with site(echo, options) as s:
+        choose = s.api.decide
+
+        async def slowly(policy: Policy, view: RequestView) -> Decision:
+            await go_on.wait()
+            return await choose(policy, view)
+
+        s.api.decide = slowly  # type: ignore[method-assign]  # for as long as this site lives
+        yield s, go_on
+
+
+async def test_a_stream_begins_before_a_slow_choice_and_then_tells_it() -> None:
+    async with slow_choice(SLOWLY) as (s, go_on), s.client() as client:
+        await client.send("POST", CHAT, chat(True, "auto", "python"))
+        answer = await client.answer(lambda a: b": keep-alive" in a.body)
+        assert answer.status == 200
+        assert "x-lemonade-route" not in answer.headers
+        go_on.set()
+        answer = await client.more(answer)
+        assert answer.whole
+        first = data_of(events_of(answer.body)[0])
+        assert first["x_lemonade_route"]["route_to"] == "beta"
+        assert first["x_lemonade_route"]["matched_rule"] == "code"
+
+
+async def test_an_error_after_a_slow_choice_is_an_event() -> None:
+    async with slow_choice(SLOWLY) as (s, go_on), s.client() as client:
+        await client.send("POST", CHAT, chat(True, "auto", "python"))
+        answer = await client.answer(lambda a: b": keep-alive" in a.body)
+        del s.api.models["beta"]
+        go_on.set()
+        answer = await client.more(answer)
+        assert answer.whole
+        assert data_of(events_of(answer.body)[-1])["error"]["code"] == "model_not_found"
+
+
+async def test_who_wants_no_stream_waits_for_a_slow_choice() -> None:
+    async with slow_choice(SLOWLY) as (s, go_on), s.client() as client:
+        await client.send("POST", CHAT, chat(False, "auto", "python"))
+        asyncio.get_running_loop().call_later(5 * SLOWLY.route_silence_s, go_on.set)
+        answer = await client.answer()
+        assert answer.headers["x-lemonade-route"] == "code"
+
+
+async def test_headers_wait_for_the_choice_and_then_for_the_model_in_turn() -> None:
+    options = msgspec.structs.replace(OPTIONS, route_silence_s=SAFETY_S, silence_s=0.01)
+    async with slow_choice(options) as (s, go_on), s.client() as client:
+        s.api.gate.clear()
+        await client.send("POST", CHAT, chat(True, "auto", "python"))
+        asyncio.get_running_loop().call_later(5 * options.silence_s, go_on.set)
+        answer = await client.answer(lambda a: b": keep-alive" in a.body)
+        assert answer.headers["x-lemonade-route"] == "code"
+        s.api.gate.set()
+        assert (await client.more(answer)).whole
+        assert "x_lemonade_route" not in data_of(events_of(answer.body)[0])
 
 
 async def test_a_trace_without_a_policy_is_no_matter() -> None:
