@@ -85,6 +85,11 @@ def cut(provider: Provider, error: BaseException) -> ProviderCut:
     return ProviderCut(f"The provider {provider.name} ended before its answer was complete: {_words(error)}.")
 
 
+def unfinished(provider: Provider) -> ProviderCut:
+    """A stream ended in good order, but without its last event."""
+    return ProviderCut(f"The provider {provider.name} ended its stream before the answer was complete.")
+
+
 def no_key(provider: Provider) -> ProviderError:
     """Its key is kept where it cannot be had now."""
     where = f"the variable {provider.variable}" if provider.variable else "the keyring"

@@ -327,7 +327,7 @@ class Inference:
                 raise
         ending = stream.scanner.ending()
         if not ending.final:
-            raise Broken("The worker ended its stream before the answer was complete.")
+            raise exchange.unfinished()
         await stream.finish()
         return response, ending.usage
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from router.engines.base import Worker
 from router.errors import RouterError
-from router.web.upstream import NotReached, Stale, WorkerConnection
+from router.web.upstream import Broken, NotReached, Stale, WorkerConnection
 
 _EVENT_STREAM: Final = "text/event-stream"
 
@@ -153,6 +153,10 @@ class Exchange:
     async def read(self) -> bytes:
         """The next bytes of the answer, as they come; none at its end. Raises as `WorkerConnection.read`."""
         return await self._open.read()
+
+    def unfinished(self) -> Exception:
+        """What to tell of a stream that has ended without its last event."""
+        return Broken("The worker ended its stream before the answer was complete.")
 
     def fail(self, error: RouterError) -> None:
         """End the exchange now: the worker is let go, and what waits for it gets this error."""

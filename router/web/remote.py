@@ -143,6 +143,10 @@ class RemoteExchange(Exchange):
     def headers(self) -> tuple[tuple[str, str], ...]:
         return tuple([(k, v) for k, v in self._answer.headers.items() if k.lower() in _RETURNED])
 
+    def unfinished(self) -> Exception:
+        self._remote.live.broke_off()
+        return faults.unfinished(self._remote.live.provider)
+
     async def read(self) -> bytes:
         """The next bytes of the answer, as they come; none at its end.
 

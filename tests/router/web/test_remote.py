@@ -360,7 +360,9 @@ async def test_a_stream_that_breaks_off_ends_with_one_error(
         assert (answer.status, answer.whole) == (200, True)
         first, last = events_of(answer.body)
         assert data_of(first)["model"] == "cloud/big"
-        assert "cloud" in data_of(last)["error"]["message"]
+        told = data_of(last)["error"]
+        assert told["code"] == "provider_cut"
+        assert told["message"].startswith("The provider cloud ")
         assert b"[DONE]" not in answer.body
         assert s.worker.requests == []
         assert s.providers.views[0].in_use == 0
