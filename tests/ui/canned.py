@@ -317,6 +317,9 @@ def model(name: str, size: float, needs: float, fits: bool | None = True, **chan
     return msgspec.structs.replace(base, **changes)
 
 
+FOREIGN = "/home/me/models/m.gguf is not a file that Lemon Tray keeps ({})."
+
+
 def catalog() -> Snapshot:
     """A model browser with every kind of verdict."""
     of = loading()
@@ -330,9 +333,9 @@ def catalog() -> Snapshot:
         of,
         devices=cards,
         models=(
-            model("Gemma-3-4B", 3.9, 5.2, source="LM Studio"),
+            model("Gemma-3-4B", 3.9, 5.2, source="LM Studio", foreign=FOREIGN.format("LM Studio")),
             model("Llama-3.3-70B", 39.6, 40.4, source="Hugging Face"),
-            model("Mistral-7B", 7.2, 7.4, source="Ollama"),
+            model("Mistral-7B", 7.2, 7.4, source="Ollama", foreign=FOREIGN.format("Ollama")),
             model("Phi-4-mini", 3.0, 3.9, aliases=("phi", "phi-4"), options={"ctx_size": 16384}),
             model("Qwen3-32B", 18.8, 52.1, False, context_length=131072),
             model("Qwen3-8B", 6.2, 9.1),
