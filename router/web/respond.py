@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import formatdate
@@ -27,6 +28,12 @@ from router.web.plain import PlainRequest
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]]
 
 _JOINED: Final = 64 << 10
+#: Python's own transports never say that they are full when they get several pieces: CVE-2024-12254.
+_FORGETS_ITS_MARKS: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (
+    3,
+    13,
+    2,
+)
 _STATUS: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus
 }
@@ -91,8 +98,17 @@ def _send(request: PlainRequest, head: bytes, body: bytes) -> bool:
     if len(body) < _JOINED:
         _transport(request).write(head + body)
     else:
-        _transport(request).writelines((head, body))
+        _write_all(_transport(request), head, body)
     return True
+
+
+def _write_all(transport: asyncio.WriteTransport, *pieces: bytes) -> None:
+    """Write pieces that are too large to be joined."""
+    if _FORGETS_ITS_MARKS:
+        for piece in pieces:
+            transport.write(piece)
+    else:
+        transport.writelines(pieces)
 
 
 class Whole:
@@ -183,7 +199,7 @@ class PlainStream:
         elif len(data) < _JOINED:
             transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
         else:
-            transport.writelines((b"%b%x\r\n" % (head, len(data)), data, b"\r\n"))
+            _write_all(transport, b"%b%x\r\n" % (head, len(data)), data, b"\r\n")
         if self._protocol.writing_paused:
             await self._protocol.drained()
 

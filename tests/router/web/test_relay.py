@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from router.web import respond
 from router.web.options import WebOptions
 from tests.router.web.fakes import CHAT, OPTIONS, REPLY, SAFETY_S, Client, Peer, chat, reply, site
 
@@ -357,3 +358,22 @@ async def test_options_default_to_no_limit_on_the_first_byte() -> None:
     # A long prompt may take many minutes before the first token.
     assert WebOptions().worker_silence_s >= 600
     assert OPTIONS.worker_silence_s == WebOptions().worker_silence_s
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_transport_that_forgets_its_marks_gets_piece_by_piece(
+    forgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CVE-2024-12254: what such a Python is given at once is buffered without bound for a slow client."""
+    calls: list[str] = []
+
+    class Transport(asyncio.WriteTransport):
+        def write(self, data: object) -> None:
+            calls.append("write")
+
+        def writelines(self, list_of_data: object) -> None:
+            calls.append("writelines")
+
+    monkeypatch.setattr(respond, "_FORGETS_ITS_MARKS", forgets)
+    respond._write_all(Transport(), b"head", b"body")
+    assert calls == (["write", "write"] if forgets else ["writelines"])
