@@ -18,8 +18,11 @@ SIMULATED = ("--simulate", "24GiB,24GiB")
 KNOB = LIGHT.knob_on.lower()
 
 
-def knob_of_a_switch_that_is_on(desktop: Desktop, panel: Window) -> tuple[int, int] | None:
+def knob_of_a_switch_that_is_on(desktop: Desktop) -> tuple[int, int] | None:
     """The first yellow spot from the top at the panel's right edge, where the switches are."""
+    panel = desktop.panel()
+    if panel is None:
+        return None
     picture = desktop.picture()
     x = panel.x + 374
     for y in range(panel.y + 100, panel.y + panel.height):
@@ -54,12 +57,12 @@ def test_icon_panel_switch_and_quit(desktop: Desktop) -> None:
     panel = open_panel(desktop)
 
     assert autosize(app)
-    spot = wait_for("the switch", lambda: knob_of_a_switch_that_is_on(desktop, panel))
+    spot = wait_for("the switch", lambda: knob_of_a_switch_that_is_on(desktop))
     desktop.click(*spot)
     wait_for("the setting to change", lambda: not autosize(app))
-    wait_for("the switch to show it", lambda: knob_of_a_switch_that_is_on(desktop, panel) is None)
+    wait_for("the switch to show it", lambda: knob_of_a_switch_that_is_on(desktop) is None)
     app.post("/internal/set", {"llm_pool_autosize": True})  # from elsewhere
-    wait_for("the switch to follow", lambda: knob_of_a_switch_that_is_on(desktop, panel))
+    wait_for("the switch to follow", lambda: knob_of_a_switch_that_is_on(desktop))
 
     desktop.key("Escape")
     wait_for("the panel to close", lambda: desktop.panel() is None)
@@ -162,9 +165,8 @@ def test_a_taken_port_is_told_in_the_panel(desktop: Desktop, tmp_path: Path) -> 
         assert holder.stdout is not None
         port = int(holder.stdout.readline().split(" port ")[1].split()[0])
         app = desktop.app("--hidden", port=port)
-        panel = wait_for("the panel, unasked", desktop.panel)
-        spot = (panel.x + 20, panel.y + 70)
-        wait_for("the error's ground", lambda: desktop.pixel(*spot) == LIGHT.error.ground.lower())
+        wait_for("the panel, unasked", desktop.panel)
+        wait_for("the error's ground", lambda: banner_ground(desktop) == LIGHT.error.ground.lower())
         app.process.send_signal(signal.SIGTERM)
         assert app.ended() == 0
     finally:
@@ -259,9 +261,10 @@ NOTICE = LIGHT.sunk.lower()
 WARNING = LIGHT.warning.ground.lower()
 
 
-def banner_ground(desktop: Desktop, panel: Window) -> str:
-    """The colour of the banner below the panel's head."""
-    return desktop.pixel(panel.x + 20, panel.y + 70)
+def banner_ground(desktop: Desktop) -> str:
+    """The colour of the banner below the panel's head, wherever the panel is by now."""
+    panel = desktop.panel()
+    return desktop.pixel(panel.x + 20, panel.y + 70) if panel is not None else ""
 
 
 def due(app: App) -> list[str]:
@@ -280,18 +283,18 @@ def test_the_upgrade_notice_appears_once_and_again_after_a_crash_before_it_was_s
     app.ended()
 
     app = desktop.app(*arguments).ready()
-    panel = wait_for("the panel", desktop.panel)
-    wait_for("the notice in it", lambda: banner_ground(desktop, panel) == NOTICE)
+    wait_for("the panel", desktop.panel)
+    wait_for("the notice in it", lambda: banner_ground(desktop) == NOTICE)
     wait_for("it to be recorded as told", lambda: json.loads(told.read_text()).get("told"))
     assert due(app) == []
-    assert banner_ground(desktop, panel) == NOTICE  # for whoever has not read it to its end
+    assert banner_ground(desktop) == NOTICE  # for whoever has not read it to its end
     app.process.kill()  # a crash now changes nothing any more
     app.ended()
 
     for _ in range(3):
         app = desktop.app(*arguments).ready()
-        panel = wait_for("the panel", desktop.panel)
-        wait_for("the warning in its place", lambda panel=panel: banner_ground(desktop, panel) == WARNING)
+        wait_for("the panel", desktop.panel)
+        wait_for("the warning in its place", lambda: banner_ground(desktop) == WARNING)
         assert due(app) == []
         app.process.send_signal(signal.SIGTERM)
         assert app.ended() == 0
