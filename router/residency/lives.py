@@ -105,6 +105,7 @@ class Lives(ABC):
         if action.lacks:
             self._say.proceeding(resident, action.lacks)
         resident.task = self._tasks.spawn(self._life(resident), f"worker of {model.name}")
+        resident.task.add_done_callback(lambda _: self._life_ended(resident))
 
     def _evict(self, resident: Resident, drain: Drain) -> None:
         loading = resident.state is ResidentState.LOADING
@@ -153,6 +154,11 @@ class Lives(ABC):
         finally:
             if worker.exited.done():
                 self._book_gone(resident)
+
+    def _life_ended(self, resident: Resident) -> None:
+        # A task that is cancelled before its first step runs nothing, not even what books its end.
+        if resident.worker is None:
+            self._book_gone(resident)
 
     def _is_to_be_tried_again(self, resident: Resident, failure: RouterError) -> bool:
         """A load that died for want of memory is tried once more, with a higher demand, when everybody idle

@@ -16,6 +16,8 @@ from tests.support.sim_memory import BLIND_S
 LLM: Final = "llm"
 #: Seconds within which a pool that a lower limit made too large begins to shrink. A pass follows at once.
 SOON_S: Final = 3.0
+#: Seconds within which a process that was told to stop has ended, or is told of as stuck.
+GONE_S: Final = 30.0
 _POOLED: Final = (ResidentState.READY, ResidentState.DRAINING)
 
 
@@ -27,6 +29,7 @@ class Checks:
         self.seen = 0
         self._before: Snapshot | None = None
         self._over_since: dict[str, float] = {}
+        self._going_since: dict[str, float] = {}
 
     def look(self, snapshot: Snapshot, now: float) -> None:
         """Look at the next snapshot, which was published at `now`, in seconds of a steady clock."""
@@ -41,6 +44,7 @@ class Checks:
         self._residents(snapshot, before)
         self._pool(snapshot)
         self._limits(snapshot, now)
+        self._going(snapshot, now)
         self._queue(snapshot)
         self._devices(snapshot)
 
@@ -101,6 +105,13 @@ class Checks:
             elif now > self._over_since.setdefault(kind, now) + SOON_S:
                 states = [f"{r.model} {r.state} {r.in_use}/{r.waiting} {r.memberships}" for r in pool]
                 self._fault(f"{', '.join(states)} where {limit} may be, generation {snapshot.generation}")
+
+    def _going(self, snapshot: Snapshot, now: float) -> None:
+        going = {r.model for r in snapshot.residents if r.state is ResidentState.EVICTING and not r.stuck}
+        self._going_since = {name: self._going_since.get(name, now) for name in going}
+        for name, since in self._going_since.items():
+            if now > since + GONE_S:
+                self._fault(f"{name} has been going for more than {GONE_S:g} s")
 
     def _queue(self, snapshot: Snapshot) -> None:
         queue = snapshot.queue

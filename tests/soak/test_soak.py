@@ -28,7 +28,7 @@ from router.snapshot import (
 )
 from router.units import GIB
 from tests.soak import choices, soak
-from tests.soak.checks import SOON_S, Checks, JudgedDevices
+from tests.soak.checks import GONE_S, SOON_S, Checks, JudgedDevices
 from tests.soak.tally import Kill, Tally, slope, table
 
 
@@ -102,6 +102,13 @@ def test_what_is_right_is_no_fault() -> None:
     assert found(picture(), picture(resident("a"), generation=2), structs.replace(both, generation=3)) == ""
     over = (resident("a"), resident("b", state=DRAINING))
     assert found(picture(*over), picture(*over, generation=2), step_s=2 * SOON_S) == ""
+
+
+def test_a_model_that_goes_and_goes_is_a_fault() -> None:
+    going = resident("a", state=ResidentState.EVICTING)
+    assert found(picture(going), picture(going, generation=2), step_s=GONE_S / 2) == ""
+    assert "has been going" in found(picture(going), picture(going, generation=2), step_s=2 * GONE_S)
+    assert found(picture(going), picture(generation=2), picture(going, generation=3), step_s=GONE_S) == ""
 
 
 @pytest.mark.parametrize(

@@ -438,6 +438,8 @@ class ResidencyMachine(Machine):
             "processes_are_residents",
             (len(self.house.engine.alive), len(table.residents)),
         )
+        lifeless = [r.model.name for r in table.residents.values() if r.task is None or r.task.done()]
+        check(not lifeless, "residents_have_lives", lifeless)
         shown = residents_view(desired, table)
         check(len(shown) == len(table.residents), "snapshot_is_table")
         check(queue_view(table).waiting == len(table.waiters), "snapshot_is_table")

@@ -22,7 +22,7 @@ from tests.support.simulation import House, SimEngine, model, policy
 from tests.support.virtual_loop import now, settle, virtual
 
 A, B, C = model("A"), model("B"), model("C")
-DRAINING = ResidentState.DRAINING
+LOADING, DRAINING = ResidentState.LOADING, ResidentState.DRAINING
 
 
 # R15: shutdown
@@ -209,6 +209,34 @@ async def test_r19_unload_drains_and_returns_when_the_process_is_gone():
     assert answer.done()
     assert not house.engine.alive
     await queued
+
+
+@virtual
+async def test_r19_a_load_that_is_cancelled_in_the_step_in_which_it_began_leaves_nothing():
+    """Its task never runs, so it cannot book its own end."""
+    house = House(A, B)
+    house.set(max_loaded_models=1)
+    load = asyncio.ensure_future(house.reconciler.load("A"))
+    began: list[bool] = []
+
+    def unload() -> None:
+        began.append(house.state("A") is LOADING)
+        with pytest.raises(StopIteration):  # it waits for nothing
+            house.reconciler.unload("A", wait=False).send(None)
+
+    await asyncio.sleep(0)
+    assert house.reconciler.table.waiters
+    # The pass that begins the load is due before this; the first step of the load's task after it.
+    asyncio.get_running_loop().call_soon(unload)
+    with pytest.raises(Unavailable):
+        await load
+    await settle()
+    assert began == [True]
+    assert house.engine.starts == []
+    assert house.reconciler.table.residents == {}
+    await asyncio.wait_for(house.use("B"), 5)
+    await asyncio.wait_for(house.use("A"), 5)
+    await house.reconciler.shutdown()
 
 
 @virtual
