@@ -77,11 +77,7 @@ class Inference:
 
     async def _handle(self, request: Asking, kind: Kind, turned: Turned | None = None) -> Answer:
         job = await self._understand(request, kind, turned)
-        return await self._answered(request, job, self.stream_for(request, job))
-
-    async def go_on(self, request: Asking, job: Job, stream: EventStream, begun: Begun) -> Answer:
-        """Answer a request that has been sent to its worker already."""
-        return await self._answered(request, job, stream, begun)
+        return await self.answer(request, job, self.stream_for(request, job))
 
     def stream_for(self, request: Asking, job: Job) -> EventStream:
         """The client's side of an answer that may be a stream. Whoever asked for none hears nothing early."""
@@ -93,13 +89,14 @@ class Inference:
             request, None, silence_s if job.streams else None, kind.keep, kind.event, kind.beat
         )
 
-    async def _answered(
+    async def answer(
         self, request: Asking, job: Job, stream: EventStream, begun: Begun | None = None
     ) -> Answer:
+        """Answer a request that has been understood; `begun`: it has been sent to its worker already."""
         try:
             if job.policy is not None:
                 await self._route(request, job, job.policy, stream)
-            return await self._answer(request, job, stream, begun)
+            return await self._try_candidates(request, job, stream, begun)
         except RouterError as error:
             if not stream.started:
                 raise
@@ -187,12 +184,13 @@ class Inference:
             named = target.asked_as if is_renamed else None
             job.body = await requests.rewritten(job.body, self._options, model=named)
 
-    async def _answer(self, request: Asking, job: Job, stream: EventStream, begun: Begun | None) -> Answer:
+    async def _try_candidates(
+        self, request: Asking, job: Job, stream: EventStream, begun: Begun | None
+    ) -> Answer:
         while True:
             try:
                 return await self._answer_by(request, job, stream, begun)
             except GivesWay:
-                begun = None
                 assert job.route is not None
                 model = self._routing.candidate(job.route)
                 request[NOTES].model = job.name = model.name

@@ -161,7 +161,7 @@ class Quick:
     async def _go_on(self, request: Asking) -> Answer:
         inference = self._parts.inference
         stream = self._stream or inference.stream_for(request, self._job)
-        return await inference.go_on(request, self._job, stream, self._begun)
+        return await inference.answer(request, self._job, stream, self._begun)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._parts.inflight.leave(task)

@@ -220,6 +220,9 @@ class WorkerConnection(asyncio.Protocol):
         """The body, if all of it is there and it is no longer than `most`. It stays where it is."""
         if not self.done or self.failure is not None or self._buffered > most:
             return None
+        return self._joined()
+
+    def _joined(self) -> bytes:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     async def head(self) -> None:
@@ -249,7 +252,7 @@ class WorkerConnection(asyncio.Protocol):
             if self.failure is not None:
                 raise self.failure
             await self._wait()
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        data = self._joined()
         self._parts.clear()
         self._buffered = 0
         if self._paused:
